@@ -18,7 +18,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.cloud import cloud_of, clouds, providers
 from cloudtrain.core.codec import encode, pick
 from cloudtrain.core.errors import CloudtrainError, NodesError, UsageError
-from cloudtrain.state import Records
+from cloudtrain.state import Records, known_clusters
 
 if TYPE_CHECKING:
     from cloudtrain.commands.accounts import (
@@ -66,11 +66,7 @@ def accounts_of(
     return accounts()
 
 
-def holdings_text(answers: Sequence[AccountInventory]) -> str:
-    return "\n".join(line for answer in answers for line in _account_lines(answer))
-
-
-def _account_lines(answer: AccountInventory) -> Iterator[str]:
+def account_lines(answer: AccountInventory) -> Iterator[str]:
     if answer.error is not None:
         message = f"{answer.account}: not checked: {answer.error.message}"
         yield quoted(message).replace("\n", "\n  ")
@@ -152,15 +148,16 @@ def kept_lines(answers: Sequence[AccountInventory], wanted: DeletionScope) -> li
 
 
 def holdings_document(answers: Sequence[AccountInventory]) -> dict[str, Any]:
-    return {"accounts": [_account_json(answer) for answer in answers]}
-
-
-def _account_json(answer: AccountInventory) -> dict[str, Any]:
     return {
-        **pick(answer, "provider=account.config.provider project=account.config.project"),
-        "clusters": [_cluster_json(held) for held in answer.held],
-        "not_asked": encode(answer.not_asked),
-        "error": error_json(answer.error, answer.exit_code),
+        "accounts": [
+            {
+                **pick(answer, "provider=account.config.provider project=account.config.project"),
+                "clusters": [_cluster_json(held) for held in answer.held],
+                "not_asked": encode(answer.not_asked),
+                "error": error_json(answer.error, answer.exit_code),
+            }
+            for answer in answers
+        ]
     }
 
 
@@ -211,27 +208,16 @@ def gc_command(
     users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
     destroys those and lands their artifacts. Archives of environments that later clusters could
     use (setup.cache) are listed with what they cost, and deleted once unused for long."""
-    from cloudtrain.commands.accounts import DeletionScope, delete_leftovers, list_accounts
+    from cloudtrain.commands.accounts import DeletionScope, list_accounts
 
     named = None if name is None or is_file(name) else Records(name).name
     wanted = DeletionScope(name=named, owner=owner, running=running)
     answers = list_accounts(accounts_holding(name, provider, project))
     failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
-    found = [held for answer in answers for held in answer.held if wanted.takes(held)]
     if not as_json:
-        lines = (holdings_text(answers), *kept_lines(answers, wanted))
-        print_lines(lines, err=True, painted=alarmed)
-    collected: tuple[str, ...] = ()
-    if found:
-        names = ", ".join(held.holding.cluster for held in found)
-        confirm(f"Destroy {names} and lose what only their nodes hold?", yes=yes)
-        with shown(as_json=as_json) as screen:
-            collected = delete_leftovers(answers, wanted, screen)
-            answers = list_accounts([answer.account for answer in answers])
-            for one in collected:
-                screen.say(f"{one}: deleted; its account lists nothing of it any more")
-    elif not as_json and not failed and not any(answer.exit_code for answer in answers):
-        click.echo("nothing to collect")
+        lines = [line for answer in answers for line in account_lines(answer)]
+        print_lines([*lines, *kept_lines(answers, wanted)], err=True, painted=alarmed)
+    collected, answers = collect_clusters(answers, wanted, yes=yes, as_json=as_json)
     environments: list[dict[str, Any]] = []
     if name is None and provider is None:
         environments, faults = collect_environments(unused_for, yes=yes, as_json=as_json)
@@ -242,6 +228,26 @@ def gc_command(
     if failed and not as_json:
         raise NodesError(failed)
     return max((answer.exit_code for answer in answers), default=0)
+
+
+def collect_clusters(
+    answers: tuple[AccountInventory, ...], wanted: DeletionScope, *, yes: bool, as_json: bool
+) -> tuple[tuple[str, ...], tuple[AccountInventory, ...]]:
+    """Delete the clusters that are wanted; returns their names, and what the accounts hold then."""
+    from cloudtrain.commands.accounts import delete_leftovers, list_accounts
+
+    names = [h.holding.cluster for answer in answers for h in answer.held if wanted.takes(h)]
+    if not names:
+        if not as_json and not any(a.exit_code for a in answers):
+            click.echo("nothing to collect")
+        return (), answers
+    confirm(f"Destroy {', '.join(names)} and lose what only their nodes hold?", yes=yes)
+    with shown(as_json=as_json) as screen:
+        collected = delete_leftovers(answers, wanted, screen)
+        answers = list_accounts([answer.account for answer in answers])
+        for one in collected:
+            screen.say(f"{one}: deleted; its account lists nothing of it any more")
+    return collected, answers
 
 
 def collect_environments(
@@ -266,13 +272,8 @@ def accounts_holding(
     name: str | None, provider: str | None, project: str | None
 ) -> tuple[AccountRef, ...]:
     """Accounts that may hold the cluster; all of them for a NAME without a local record."""
-    from cloudtrain.state import known_clusters
-
-    if (
-        name is not None
-        and not is_file(name)
-        and (provider is not None or name not in known_clusters())
-    ):
+    is_name = name is not None and not is_file(name)
+    if is_name and (provider is not None or name not in known_clusters()):
         return accounts_of(None, provider, project)
     return accounts_of(name, provider, project)
 
@@ -299,7 +300,8 @@ def ls_command(
     if as_json:
         print_json(holdings_document(answers))
     else:
-        print_lines([holdings_text(answers)], painted=alarmed)
+        lines = (line for answer in answers for line in account_lines(answer))
+        print_lines(lines, painted=alarmed)
     return max((answer.exit_code for answer in answers), default=0)
 
 

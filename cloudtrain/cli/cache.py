@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -43,7 +43,17 @@ def cache_command(action: str, yes: bool, as_json: bool) -> int:
         click.echo("all of it is in use")
     if as_json:
         left = found if action == "ls" else kept_here()
-        print_json({"kept": [document(kept) for kept in left], "stayed": stayed})
+        rows = [
+            {
+                **pick(kept, "kind name"),
+                "path": str(kept.path),
+                "bytes": kept.size,
+                "last_use": kept.last_use or None,
+                "used_by": kept.used_by or None,
+            }
+            for kept in left
+        ]
+        print_json({"kept": rows, "stayed": stayed})
     return 1 if stayed else 0
 
 
@@ -68,16 +78,6 @@ def text(found: tuple[Kept, ...]) -> str:
     ]
     total = f"{size_text(sum(kept.size for kept in found))} in all"
     return "\n".join((*map(str.rstrip, lines), total))
-
-
-def document(kept: Kept) -> dict[str, Any]:
-    return {
-        **pick(kept, "kind name"),
-        "path": str(kept.path),
-        "bytes": kept.size,
-        "last_use": kept.last_use or None,
-        "used_by": kept.used_by or None,
-    }
 
 
 @options.command("forget", "cloudtrain forget mnist")

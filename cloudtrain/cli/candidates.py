@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from glob import escape, glob
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -29,16 +31,11 @@ def clusters(which: Known) -> Complete:
             for name in known_clusters()
             if which == "all" or Records(name).is_open() == (which == "up")
         ]
-        return _starting(start, names) + ([] if which == "down" else yaml_files(start))
+        files = [] if which == "down" else glob(f"{escape(start)}*")  # noqa: PTH207
+        found = sorted(each for each in files if each.endswith((".yaml", ".yml")))
+        return _starting(start, names) + found
 
     return complete
-
-
-def yaml_files(start: str) -> list[str]:
-    import glob
-
-    files = glob.glob(f"{glob.escape(start)}*")  # noqa: PTH207
-    return sorted(each for each in files if each.endswith((".yaml", ".yml")))
 
 
 def nodes(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
@@ -105,22 +102,18 @@ def _config(name: str) -> Mapping[str, Any]:
 def _counts(context: click.Context) -> Iterator[tuple[str, int]]:
     """Number of nodes of each role, by the record; by the FILE of a cluster without one."""
     name = _cluster(context)
-    groups = _config(name).get("nodes") if name else _groups_of_file(_argument(context))
+    if name:
+        groups = _config(name).get("nodes")
+    else:
+        from cloudtrain.config import load, to_json
+
+        try:
+            groups = to_json(load(Path(_argument(context) or "")))["nodes"]
+        except CloudtrainError:
+            return
     for role, group in groups.items() if isinstance(groups, Mapping) else ():
         count = group.get("count") if isinstance(group, Mapping) else None
         yield role, count if isinstance(count, int) else 1
-
-
-def _groups_of_file(argument: str | None) -> Mapping[str, Any]:
-    from pathlib import Path
-
-    from cloudtrain.config import load, to_json
-
-    try:
-        found: Mapping[str, Any] = to_json(load(Path(argument or "")))["nodes"]
-    except CloudtrainError:
-        return {}
-    return found
 
 
 def doc_pages(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:

@@ -13,7 +13,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.codec import View, encode, pick
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.cost import ClusterCost, CostReport
+    from cloudtrain.commands.cost import CostReport
     from cloudtrain.money.node_hours import CostSoFar
 
 BASIS = (
@@ -44,7 +44,15 @@ def lines(report: CostReport, now: float) -> Iterator[str]:
         yield "no known clusters"
         return
     for cluster in report.clusters:
-        yield from _cluster(cluster, now)
+        hours = f"{cluster.node_hours:.1f} node hours"
+        yield f"{cluster.name}  {cluster.provider or 'unknown'}  {cluster.cost}  {hours}"
+        if any(spent.least for name, spent in cluster.parts.items() if name != "machines"):
+            yield "  " + ", ".join(f"{name} {spent}" for name, spent in cluster.parts.items())
+        for name, spent in (*cluster.months.items(), *cluster.roles.items()):
+            yield f"  {name}  {spent}"
+        for run in cluster.runs:
+            took = duration((run.end or now) - run.begin)
+            yield f"  run {run.run}  {run.state}  {clock(run.begin)}, {took}  {run.cost}"
     if len(report.clusters) > 1:
         yield f"all  {report.cost}"
         for month, spent in report.months.items():
@@ -52,35 +60,22 @@ def lines(report: CostReport, now: float) -> Iterator[str]:
     yield BASIS
 
 
-def _cluster(cluster: ClusterCost, now: float) -> Iterator[str]:
-    hours = f"{cluster.node_hours:.1f} node hours"
-    yield f"{cluster.name}  {cluster.provider or 'unknown'}  {cluster.cost}  {hours}"
-    if any(spent.least for name, spent in cluster.parts.items() if name != "machines"):
-        yield "  " + ", ".join(f"{name} {spent}" for name, spent in cluster.parts.items())
-    for month, spent in cluster.months.items():
-        yield f"  {month}  {spent}"
-    for role, spent in cluster.roles.items():
-        yield f"  {role}  {spent}"
-    for run in cluster.runs:
-        took = duration((run.end or now) - run.begin)
-        yield f"  run {run.run}  {run.state}  {clock(run.begin)}, {took}  {run.cost}"
-
-
 def as_document(report: CostReport) -> dict[str, Any]:
-    clusters = [_cluster_json(cluster) for cluster in report.clusters]
+    clusters = [
+        {
+            **pick(cluster, "name provider"),
+            **_amount(cluster.cost),
+            **pick(cluster, "parts", VIEWS),
+            "node_hours": round(cluster.node_hours, 4),
+            **pick(cluster, "months roles", VIEWS),
+            "runs": [
+                {**pick(run, "run state begin end"), **_amount(run.cost)} for run in cluster.runs
+            ],
+        }
+        for cluster in report.clusters
+    ]
     months = encode(report.months, VIEWS)
     return {**_amount(report.cost), "months": months, "clusters": clusters, "basis": BASIS}
-
-
-def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
-    return {
-        **pick(cluster, "name provider"),
-        **_amount(cluster.cost),
-        **pick(cluster, "parts", VIEWS),
-        "node_hours": round(cluster.node_hours, 4),
-        **pick(cluster, "months roles", VIEWS),
-        "runs": [{**pick(run, "run state begin end"), **_amount(run.cost)} for run in cluster.runs],
-    }
 
 
 def _amount(spent: CostSoFar) -> dict[str, float | None]:

@@ -47,7 +47,16 @@ def show(error: BaseException, *, as_json: bool, debug: bool, lines: bool = Fals
 def failure_of(error: BaseException) -> dict[str, Any]:
     """The error as --json and --events print it."""
     if isinstance(error, CloudtrainError):
-        return _facts(error, error.message, error.exit_code, error.hint) | _more(error)
+        facts = _facts(error, error.message, error.exit_code, error.hint)
+        if isinstance(error, ConfigError):
+            return facts | {"problems": [asdict(problem) for problem in error.problems]}
+        if isinstance(error, NodesError):
+            return facts | {"failures": {name: str(each) for name, each in error.failures.items()}}
+        if isinstance(error, UntrustedError):
+            return facts | {"facts": list(error.facts)}
+        if isinstance(error, RunFailed):
+            return facts | {"task_exit_code": error.task_exit_code}
+        return facts
     if isinstance(error, click.Abort):
         return _facts(error, "cancelled: nothing was changed", 130)
     if isinstance(error, KeyboardInterrupt):
@@ -57,7 +66,10 @@ def failure_of(error: BaseException) -> dict[str, Any]:
         hint = f"`{context.command_path} --help`" if context else None
         if isinstance(error, click.NoSuchOption) and context and context.info_name == "run":
             hint = f"{hint}; words of your own program belong in `train.command`"
-        return _facts(error, _words(error), 2, hint)
+        # It begins with the variable if the value is not of the command line.
+        variable = variable_at_fault(error) if isinstance(error, click.BadParameter) else None
+        text = error.format_message()
+        return _facts(error, f"{variable}: {text}" if variable else text, 2, hint)
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         return _facts(error, f"{place}{error.strerror}", 1)
@@ -66,29 +78,10 @@ def failure_of(error: BaseException) -> dict[str, Any]:
     return _facts(error, text, 1, "run it again with --debug and report the traceback")
 
 
-def _words(error: click.ClickException) -> str:
-    """click's message, beginning with the variable if the value is not of the command line."""
-    variable = variable_at_fault(error) if isinstance(error, click.BadParameter) else None
-    text = error.format_message()
-    return f"{variable}: {text}" if variable else text
-
-
 def _facts(
     error: BaseException, message: str, exit_code: int, hint: str | None = None
 ) -> dict[str, Any]:
     return {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": exit_code}
-
-
-def _more(error: CloudtrainError) -> dict[str, Any]:
-    if isinstance(error, ConfigError):
-        return {"problems": [asdict(problem) for problem in error.problems]}
-    if isinstance(error, NodesError):
-        return {"failures": {name: str(failure) for name, failure in error.failures.items()}}
-    if isinstance(error, UntrustedError):
-        return {"facts": list(error.facts)}
-    if isinstance(error, RunFailed):
-        return {"task_exit_code": error.task_exit_code}
-    return {}
 
 
 def _text(failure: dict[str, Any], debug: bool) -> str:

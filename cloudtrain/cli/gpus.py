@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,25 +74,20 @@ def gpus_command(
     from cloudtrain.commands.gpus import gpus
 
     report = gpus(name, count, spot=spot, provider=provider, regions=regions)
-    answers = asked(report, provider, project, known=bool(regions), every=every) if cloud else ()
+    answers: tuple[AccountQuota, ...] = ()
+    if cloud:
+        from cloudtrain.commands.accounts import account_quotas
+
+        accounts = accounts_of(None, provider, project)
+        machines = shown(report, every=every)
+        answers = account_quotas(machines, accounts, only_known=bool(regions))
     if as_json:
-        accounts = {"accounts": encode(answers, VIEWS)} if cloud else {}
-        print_json({**as_document(report), **accounts})
+        quotas = {"accounts": encode(answers, VIEWS)} if cloud else {}
+        print_json({**as_document(report), **quotas})
     else:
         width = terminal_width(sys.stdout)
         print_lines(text(report, answers, every=every, spot=spot, width=width))
     return max((answer.exit_code for answer in answers), default=0)
-
-
-def asked(
-    report: GpuReport, provider: str | None, project: str | None, *, known: bool, every: bool
-) -> tuple[AccountQuota, ...]:
-    """Quotas of the accounts for the machines that are shown. `known`: ask only regions that are
-    known to have them."""
-    from cloudtrain.commands.accounts import account_quotas
-
-    accounts = accounts_of(None, provider, project)
-    return account_quotas(shown(report, every=every), accounts, only_known=known)
 
 
 def parsed(kind: str | None) -> tuple[str | None, int | None]:
@@ -125,7 +121,11 @@ def text(
         if len(machines) < len(report.machines):
             yield f"{len(report.machines) - len(machines)} more machines: --all"
     if answers:
-        yield from quota_lines(answers, every=every)
+        rows = list(quota_cells(answers, every=every))
+        yield ""
+        yield "how many more of each machine your quotas of GPUs and vCPUs allow"
+        yield from table([QUOTA_HEAD, *rows]) if rows else ()
+        yield from quota_remarks(answers)
     yield ""
     if unfit := [kind.gpu.kind for kind in report.kinds if kind.no_tensorflow]:
         yield f"no TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
@@ -150,17 +150,6 @@ def older_lines(
 def shown(report: GpuReport, *, every: bool) -> Sequence[GpuMachine]:
     """Machines of a usual shape, or all."""
     return [m for m in report.machines if m.by_default or every] or report.machines
-
-
-def quota_lines(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[str]:
-    """Table of how many more machines the quotas of the accounts allow, and remarks on it."""
-
-    rows = list(quota_cells(answers, every=every))
-    yield ""
-    yield "how many more of each machine your quotas of GPUs and vCPUs allow"
-    if rows:
-        yield from table([QUOTA_HEAD, *rows])
-    yield from quota_remarks(answers)
 
 
 KIND_HEAD = ("GPU", "GB", "CUDA", "in a machine", "clouds", "$/hour", "spot")
@@ -196,11 +185,12 @@ def machine_lines(
             for name, (machine, _) in zip(where, rows, strict=True)
         ]
     for omitted in (), ("GiB",), ("GiB", "vCPUs"), ():
-        lines = list(table(without(omitted, [MACHINE_HEAD[:-1], *cells])))
+        kept = [name not in omitted for name in MACHINE_HEAD[:-1]]
+        lines = list(table([tuple(compress(row, kept)) for row in (MACHINE_HEAD[:-1], *cells)]))
         fits = width is None or max(len(lines[0]) + 2 + len(name) for name in where) <= width
         if fits:
             break
-    yield f"{lines[0]}  {MACHINE_HEAD[-1]}" if fits else f"{lines[0]}"
+    yield f"{lines[0]}  {MACHINE_HEAD[-1]}" if fits else lines[0]
     for line, name in zip(lines[1:], where, strict=True):
         if fits:
             yield f"{line}  {name or '?'}"
@@ -208,12 +198,6 @@ def machine_lines(
             yield line
             if name:
                 yield f"       {name}"
-
-
-def without(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The rows of a table without some columns."""
-    kept = [name not in names for name in rows[0]]
-    return [[cell for cell, keep in zip(row, kept, strict=True) if keep] for row in rows]
 
 
 def other_markets(machines: Sequence[GpuMachine], width: int | None) -> Iterator[str]:
@@ -300,11 +284,6 @@ def _place_json(place: Place) -> dict[str, Any]:
     }
 
 
-def _quota_json(answer: AccountQuota) -> dict[str, Any]:
-    keys = "provider=account.config.provider project=account.config.project allowances not_asked"
-    return {**pick(answer, keys, VIEWS), "error": error_json(answer.error, answer.exit_code)}
-
-
 VIEWS: dict[str, View] = {
     "Accelerator": str,
     "GpuKind": lambda kind: {
@@ -317,7 +296,11 @@ VIEWS: dict[str, View] = {
     "GpuMachine": "provider machine=name accelerator vcpus memory_gib chosen_by_default=by_default "
     "regions=places",
     "Place": _place_json,
-    "AccountQuota": _quota_json,
+    "AccountQuota": lambda answer: {
+        **pick(answer, "provider=account.config.provider project=account.config.project"),
+        **pick(answer, "allowances not_asked", VIEWS),
+        "error": error_json(answer.error, answer.exit_code),
+    },
 }
 
 

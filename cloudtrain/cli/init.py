@@ -6,7 +6,6 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +13,6 @@ from cloudtrain.cli import candidates, options
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.core.codec import pick
-
-if TYPE_CHECKING:
-    from cloudtrain.importers import Imported
 
 
 def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -142,7 +138,17 @@ def import_command(
         file, submit=submit, output=output, provider=provider, strategy=strategy, force=force
     )
     if as_json:
-        print_json(import_document(found, output))
+        from cloudtrain.config import to_json
+
+        config = to_json(found.config)
+        document = {
+            "kind": found.kind,
+            "output": str(output) if output else None,
+            "yaml": found.text,
+            "config": {name: value for name, value in config.items() if name != "source"},
+            **pick(found, "unmapped fill_in", {"Problem": "file line field text"}),
+        }
+        print_json(document)
         return
     if output is None:
         sys.stdout.write(found.text)
@@ -152,16 +158,3 @@ def import_command(
         print_lines([f"fill in: {', '.join(found.fill_in)}"], err=True)
     if output is not None:
         print_lines([f"wrote {output}; next: cloudtrain plan {output}"])
-
-
-def import_document(found: Imported, output: Path | None) -> dict[str, Any]:
-    from cloudtrain.config import to_json
-
-    config = to_json(found.config)
-    return {
-        "kind": found.kind,
-        "output": str(output) if output else None,
-        "yaml": found.text,
-        "config": {name: value for name, value in config.items() if name != "source"},
-        **pick(found, "unmapped fill_in", {"Problem": "file line field text"}),
-    }

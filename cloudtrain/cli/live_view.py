@@ -31,7 +31,6 @@ from cloudtrain.core import events, moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import Event, Line
 from cloudtrain.core.retry import Retry, poll_until
-from cloudtrain.core.run_record import Run
 from cloudtrain.runs.run_progress import progress_of, utilization_of
 from cloudtrain.state import Records
 
@@ -43,7 +42,6 @@ EVENTS = 3
 
 PROGRESS_EVERY = 60.0
 """Seconds between two lines about a run's progress, without a terminal."""
-
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -161,15 +159,10 @@ def role_lines(cluster: ClusterStatus) -> Iterator[str]:
     figures = {}
     if cluster.utilization is not None:
         figures = {role.role: role_figures(role) for role in cluster.utilization.roles}
-    counts = {
-        role: ", ".join(
-            f"{count} {state}" for state, count in Counter(n.state for n in of).most_common()
-        )
-        for role, of in (
-            (role, list(of))
-            for role, of in groupby(cluster.nodes or (), key=lambda node: node.role)
-        )
-    }
+    counts = {}
+    for role, nodes in groupby(cluster.nodes or (), key=lambda node: node.role):
+        states = Counter(node.state for node in nodes).most_common()
+        counts[role] = ", ".join(f"{count} {state}" for state, count in states)
     for role in dict.fromkeys([*counts, *figures]):
         yield f"  {role:10}{'  '.join(filter(None, [counts.get(role), figures.get(role)]))}"
 
@@ -212,7 +205,11 @@ class Changes:
         ]
 
     def _of(self, cluster: ClusterStatus, now: float) -> Iterator[str]:
-        facts = [cluster_state(cluster), *desk_words(cluster, now), *exceptions(cluster)]
+        facts = [cluster_state(cluster)]
+        if cluster.away is not None:  # without figures that change with every look
+            silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""
+            facts.append(f"away: {cluster.away.phase}{silent}")
+        facts += exceptions(cluster)
         if cluster.utilization is not None:
             facts += [note for note in cluster.utilization.notes if "idle GPU" in note]
         kept = {f"{cluster.name} {text}" for text in facts}
@@ -227,15 +224,6 @@ class Changes:
         if cluster.progress is not None and since >= PROGRESS_EVERY:
             self._progress_at[cluster.name] = now
             yield progress_line(cluster.progress)
-
-
-def desk_words(cluster: ClusterStatus, now: float) -> list[str]:
-    """Line on what the desk of a cluster that is away does, without figures that change with every
-    look."""
-    if cluster.away is None:
-        return []
-    silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""
-    return [f"away: {cluster.away.phase}{silent}"]
 
 
 # ── events of the journal ──────────────────────────────────────────────────────
@@ -255,16 +243,14 @@ def told_events(lines: Sequence[Line]) -> list[tuple[float, str]]:
 def told(event: Event) -> str | None:
     """None for an event of single nodes or resources: a large cluster has hundreds of them."""
     words = TEXTS.get(type(event))
-    return None if words is None else words.format(**_facts(event))
-
-
-def _facts(event: Event) -> dict[str, Any]:
-    facts = dict(vars(event))
+    if words is None:
+        return None
+    facts: dict[str, Any] = dict(vars(event))
     for name in ("why", "text"):
         facts[name] = str(facts.get(name, "")).partition("\n")[0]
     if "nodes" in facts:
         facts["nodes"] = len(facts["nodes"])
-    return facts
+    return words.format(**facts)
 
 
 TEXTS: dict[type[Event], str] = {
@@ -307,8 +293,7 @@ def run_panel(
 
     def current() -> Sequence[str]:
         nonlocal until, lines
-        now = clock()
-        if now >= until:
+        if (now := clock()) >= until:
             until, lines = now + HELD, list(panel_lines(Records(cluster), now))
         return lines
 
@@ -320,7 +305,12 @@ def panel_lines(records: Records, now: float) -> Iterator[str]:
         run = records.active_run()
         if run is None or run.state != "running":
             return
-        yield f"── {'  '.join(_summary(records, run, now))}"
+        attempt = f"attempt {run.attempts[-1].number}" if run.attempts else "starting"
+        words = [f"run {run.id}", attempt, duration(max(0.0, now - run.created))]
+        runs = (each for one in cost(records.name, now=now).clusters for each in one.runs)
+        spent = next((each.cost for each in runs if each.run == run.id), None)
+        words += [str(spent)] if spent is not None and spent.least else []
+        yield f"── {'  '.join(words)}"
         progress = progress_of(records, run, now)
         utilization = utilization_of(records, run, now)
     except CloudtrainError:
@@ -330,14 +320,3 @@ def panel_lines(records: Records, now: float) -> Iterator[str]:
     if utilization is not None:
         yield from (f"   {role.role:8}{role_figures(role)}" for role in utilization.roles)
         yield from (f"   ! {note}" for note in utilization.notes)
-
-
-def _summary(records: Records, run: Run, now: float) -> Iterator[str]:
-    """The run, its attempt, its age and its $ so far."""
-    yield f"run {run.id}"
-    yield f"attempt {run.attempts[-1].number}" if run.attempts else "starting"
-    yield duration(max(0.0, now - run.created))
-    runs = (each for one in cost(records.name, now=now).clusters for each in one.runs)
-    spent = next((each.cost for each in runs if each.run == run.id), None)
-    if spent is not None and spent.least:
-        yield str(spent)

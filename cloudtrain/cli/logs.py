@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -96,7 +96,7 @@ def logs_command(
     with shown(as_json=as_json, full_log=full_log or by_line) as screen, screen.below(panel):
         view: LineView | None = None
         if by_line:
-            show = print_object if as_json else show_line(screen, timestamps=timestamps)
+            show = partial(show_line, screen, as_json=as_json, timestamps=timestamps)
             view = LineView(screen, show, since=since, pattern=pattern)
         code = logs(
             cluster,
@@ -114,19 +114,14 @@ def logs_command(
     return code
 
 
-def print_object(line: LogLine) -> None:
-    """One line of JSON, written at once."""
-    document = {"task": line.task, "time": line.time, "line": line.text}
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
-def show_line(screen: Screen, *, timestamps: bool) -> Callable[[LogLine], None]:
-    def show(line: LogLine) -> None:
-        text = f"{stamp(line.time)} {line.text}" if timestamps else line.text
-        screen.task_output(line.task, f"{text}\n".encode("utf-8", "replace"))
-
-    return show
+def show_line(screen: Screen, line: LogLine, *, as_json: bool, timestamps: bool) -> None:
+    if as_json:  # at once
+        document = {"task": line.task, "time": line.time, "line": line.text}
+        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.flush()
+        return
+    text = f"{stamp(line.time)} {line.text}" if timestamps else line.text
+    screen.task_output(line.task, f"{text}\n".encode("utf-8", "replace"))
 
 
 def stamp(time: float | None) -> str:

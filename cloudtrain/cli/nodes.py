@@ -23,13 +23,25 @@ MAX_SINGLE = 16
 
 
 def node_lines(nodes: Sequence[Node]) -> Iterator[str]:
+    """A line for each node; of a large cluster, ` worker 127 running us-east4-c n1-standard-8` for
+    each role, then the nodes that differ."""
     if len(nodes) <= MAX_SINGLE:
         width = max((len(node.task) for node in nodes), default=0)
         for node in nodes:
             yield from _line(node, width)
         return
-    for role, of_role in groupby(nodes, key=lambda node: node.role):
-        yield from _role(role, tuple(of_role))
+    for role, group in groupby(nodes, key=lambda node: node.role):
+        of_role = tuple(group)
+        states = Counter(node.state for node in of_role)
+        usual = Counter(map(_kind, of_role)).most_common(1)[0][0]
+        counts = ", ".join(f"{number} {state}" for state, number in states.most_common())
+        yield "  ".join(["", role, counts, *filter(None, usual)])
+        others = [n for n in of_role if n.state != "running" or n.fault or _kind(n) != usual]
+        width = max((len(node.task) for node in others), default=0)
+        for node in others[:MAX_SINGLE]:
+            yield from (f"  {line}" for line in _line(node, width))
+        if len(others) > MAX_SINGLE:
+            yield f"    and {len(others) - MAX_SINGLE} more that differ: --json has all"
 
 
 def _line(node: Node, width: int) -> Iterator[str]:
@@ -43,20 +55,6 @@ def _line(node: Node, width: int) -> Iterator[str]:
 
 def _kind(node: Node) -> tuple[str, ...]:
     return (node.placement, node.machine, node.provisioning.shown)
-
-
-def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
-    """` worker 127 running us-east4-c n1-standard-8`, then the nodes that differ."""
-    states = Counter(node.state for node in nodes)
-    usual = Counter(map(_kind, nodes)).most_common(1)[0][0]
-    counts = ", ".join(f"{number} {state}" for state, number in states.most_common())
-    yield "  ".join(["", role, counts, *filter(None, usual)])
-    others = [n for n in nodes if n.state != "running" or n.fault or _kind(n) != usual]
-    width = max((len(node.task) for node in others), default=0)
-    for node in others[:MAX_SINGLE]:
-        yield from (f"  {line}" for line in _line(node, width))
-    if len(others) > MAX_SINGLE:
-        yield f"    and {len(others) - MAX_SINGLE} more that differ: --json has all"
 
 
 NO_END = "NO END"

@@ -198,8 +198,6 @@ role = option(
     multiple=True,
     shell_complete=candidates.roles,
 )
-
-
 resume = option(
     "--resume RUN",
     "Begin with the last landed checkpoint of another run: its id, `last`, or a store URI.",

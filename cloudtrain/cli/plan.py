@@ -15,7 +15,7 @@ from cloudtrain.core.paths import size_text
 
 if TYPE_CHECKING:
     from cloudtrain.checks.code_sizes import CodePlace
-    from cloudtrain.commands.plan import PlannedOffer, PlannedTask, PlanReport
+    from cloudtrain.commands.plan import PlannedOffer, PlanReport
     from cloudtrain.money.estimate import Estimate
 
 
@@ -31,13 +31,11 @@ def plan_command(
     """Show what `up` and `train` would create and run: every node, TF_CONFIG and command, and
     the price. Offline, unless --refresh-prices: queries nothing, changes nothing."""
     plan = plan_of(file, read_target)
-    from cloudtrain.commands.plan import plan_report
+    from cloudtrain.commands import plan as planning
 
     if refresh_prices:
-        from cloudtrain.commands.plan import refresh_prices as fetch
-
-        fetch()
-    report = plan_report(plan, ignore=ignore)
+        planning.refresh_prices()
+    report = planning.plan_report(plan, ignore=ignore)
     if as_json:
         print_json(as_document(report))
     else:
@@ -85,7 +83,7 @@ def text(
 
 
 def landing_text(lands: dict[str, Any]) -> str:
-    """Text on the files that are kept of those that a task makes or changes."""
+    """Files that are kept of those that a task makes or changes."""
     globs = [path for path in lands["paths"] if path != "auto"]
     if "auto" not in lands["paths"]:
         return f"{', '.join(dict.fromkeys(['output/**', *globs]))} and nothing else"
@@ -196,7 +194,16 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         **pick(config, "name provider strategy placement"),
         "candidate_order": config.candidate_order or None,
         "offers": [_offer_json(each) for each in report.offers],
-        "nodes": [_task_json(task) for task in report.tasks],
+        "nodes": [
+            {
+                **pick(task.node, "name role index machine accelerator disk_gb", VIEWS),
+                **pick(task.node, "spot provisioning", VIEWS),
+                "price_per_hour": rounded(task.price_per_hour),
+                "port": task.node.port,
+                **pick(task, "command tf_config"),
+            }
+            for task in report.tasks
+        ],
         **pick(report, "deciding set=config.overrides defaults=config.defaults differs notes"),
         **pick(report, "network code uses", VIEWS),
         "lands": {
@@ -259,15 +266,6 @@ def _offer_json(planned: PlannedOffer) -> dict[str, Any]:
         "price_date": encode(offer.price.date) if offer.price else None,
         "egress": planned.egress or None,
         "refused": planned.refused or None,
-    }
-
-
-def _task_json(task: PlannedTask) -> dict[str, Any]:
-    return {
-        **pick(task.node, "name role index machine accelerator disk_gb spot provisioning", VIEWS),
-        "price_per_hour": rounded(task.price_per_hour),
-        "port": task.node.port,
-        **pick(task, "command tf_config"),
     }
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -92,19 +92,16 @@ def event_stream(screen: Screen) -> EventStream | None:
     from cloudtrain.console.event_stream import EventStream
 
     if path != "-":
-        return EventStream(screen, context.with_resource(_appended(path)))
+        try:
+            stream = open(path, "a", encoding="utf-8")  # noqa: PTH123, SIM115
+        except OSError as error:
+            raise click.UsageError(f"--events {path}: {error.strerror}") from None
+        return EventStream(screen, context.with_resource(stream))
     if context.params.get("as_json"):
         raise click.UsageError("--events - and --json exclude each other: both print on stdout")
-    stream, sys.stdout = sys.stdout, sys.stderr
-    context.call_on_close(lambda: setattr(sys, "stdout", stream))
-    return EventStream(screen, stream)
-
-
-def _appended(path: str) -> TextIO:
-    try:
-        return open(path, "a", encoding="utf-8")  # noqa: PTH123
-    except OSError as error:
-        raise click.UsageError(f"--events {path}: {error.strerror}") from None
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    context.call_on_close(lambda: setattr(sys, "stdout", stdout))
+    return EventStream(screen, stdout)
 
 
 def print_json(document: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 
 import click
 
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, print_lines, shown
 from cloudtrain.cli.process import go_on_in_child
-from cloudtrain.cli.target import ClusterTarget, config_of, target_of
+from cloudtrain.cli.target import config_of, target_of
 
 
 def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> float | None:
@@ -66,13 +67,9 @@ def rehearse_command(
     to change. Exit code 1 if it did not. Words after `--` are added to `train.command`."""
     from cloudtrain.rehearsal.fault_trial import local_config
 
-    def asked_about(argument: str | None) -> ClusterTarget:
-        """Only what is rehearsed needs trust; the store is a folder of this program's own."""
-        return target_of(
-            argument, lambda each: local_config(each, "file:///store", setup_run=False)
-        )
-
-    config = config_of(file, asked_about)
+    # Only what is rehearsed needs trust; the store is a folder of this program's own.
+    rehearsed = partial(local_config, store="file:///store", setup_run=False)
+    config = config_of(file, partial(target_of, used=rehearsed))
     from cloudtrain.commands.rehearse import rehearse
     from cloudtrain.rehearsal.report import table
 

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checks.node_notes import overdue
 from cloudtrain.cli import options
 from cloudtrain.cli.flag_variables import typed
-from cloudtrain.cli.nodes import alarmed, error_json, node_json
+from cloudtrain.cli.nodes import alarmed, billing_lines, error_json, node_json, node_lines
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
+from cloudtrain.console.lines import quoted
+from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
 from cloudtrain.core.codec import encode, pick
 from cloudtrain.core.errors import UsageError
-from cloudtrain.core.run_record import Run, published, run_to_json
-
-if TYPE_CHECKING:
-    from cloudtrain.core.model import ClusterConfig
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
-
-from cloudtrain.cli.nodes import billing_lines, node_lines
-from cloudtrain.console.lines import quoted
-from cloudtrain.console.times import clock, duration
 from cloudtrain.core.paths import some
-from cloudtrain.core.run_record import NodeProof, figure, resumed
+from cloudtrain.core.run_record import NodeProof, Run, figure, published, resumed, run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState
     from cloudtrain.core.events import NothingMoves
+    from cloudtrain.core.model import ClusterConfig
     from cloudtrain.money.budget import BudgetState
     from cloudtrain.runs.run_progress import RoleUse, RunProgress, Utilization
 
@@ -57,9 +52,7 @@ def status_command(
     if name is not None:
         chosen, config = (name_of(name), None) if offline else landed_target(name, store)
 
-    def look() -> StatusReport:
-        return status(chosen, config=config, store=store, offline=offline)
-
+    look = partial(status, chosen, config=config, store=store, offline=offline)
     if watch:
         if as_json and typed("as_json"):
             raise UsageError("--watch and --json exclude each other", hint="omit --watch")
@@ -100,7 +93,13 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "cost_at_most": cost.most if cost else None,
         **pick(cluster, "ends still_billed budget idle", {"BudgetState": BUDGET}),
         "away": None if away is None else {**encode(away), "silent": away.is_silent(now)},
-        "runs": [_run_json(run, cluster) for run in cluster.runs],
+        "runs": [
+            {
+                **run_to_json(published(run)),
+                **({"as_of": cluster.as_of[run.id]} if run.id in cluster.as_of else {}),
+            }
+            for run in cluster.runs
+        ],
         "progress": encode(cluster.progress),
         "still": None if still is None else pick(still, "since text"),
         **pick(cluster, "utilization store unreadable=faults"),
@@ -112,12 +111,6 @@ BUDGET = (
     "limit spent=spent.exact spent_at_least=spent.least spent_at_most=spent.most goes_down=stop end"
 )
 """In $ and Unix time; `spent` is null if a price is not known."""
-
-
-def _run_json(run: Run, cluster: ClusterStatus) -> dict[str, Any]:
-    as_of = cluster.as_of.get(run.id)
-    facts = run_to_json(published(run))
-    return facts if as_of is None else {**facts, "as_of": as_of}
 
 
 # ── as text ──────────────────────────────────────────────────────────────────
@@ -292,14 +285,11 @@ def cluster_state(cluster: ClusterStatus) -> str:
     gone = [name for name in cluster.missing if name in cluster.made]
     never = [name for name in cluster.missing if name not in cluster.made]
     if not cluster.nodes and not never:
-        return f"{_count(len(gone))} gone{since}"
+        created = "1 created node is" if len(gone) == 1 else f"{len(gone)} created nodes are"
+        return f"{created} gone{since}"
     words = [f"gone: {_tasks(cluster, gone)}"] if gone else []
     words += [f"not created: {_tasks(cluster, never)}"] if never else []
     return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} created nodes are" if nodes != 1 else "1 created node is"
 
 
 def _tasks(cluster: ClusterStatus, names: list[str]) -> str:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from cloudtrain.cli import options
 from cloudtrain.cli.options import given_settings
 from cloudtrain.cli.printing import confirm, print_json, print_lines
 from cloudtrain.cli.target import read_target
 from cloudtrain.core.codec import pick
 from cloudtrain.core.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 @options.command("trust", "cloudtrain trust gcp.yaml")
@@ -40,8 +34,11 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
     facts = file_facts(config)
     lines = list(fact_lines(config, facts))
     left = open_facts(config, given_settings().trusted_hosts)
-    if not as_json:
-        print_lines(text(config.source, lines, is_trusted=not left))
+    if not as_json and not lines:
+        print_lines([f"{config.source} uses none of your rights: there is nothing to trust"])
+    elif not as_json:
+        known = "you have not trusted" if left else "you trust"
+        print_lines([f"{known} {config.source} with this:", *(f"  {line}" for line in lines)])
     if left and not forget and (yes or not as_json):
         confirm("Is that what you want?", yes=yes)
         consent.remember(config.source, facts)
@@ -52,10 +49,3 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
             for fact, line in zip(facts, lines, strict=True)
         ]
         print_json({"file": config.source, "trusted": not left, "facts": shown})
-
-
-def text(source: str, lines: Sequence[str], *, is_trusted: bool) -> list[str]:
-    if not lines:
-        return [f"{source} uses none of your rights: there is nothing to trust"]
-    known = "you trust" if is_trusted else "you have not trusted"
-    return [f"{known} {source} with this:", *(f"  {line}" for line in lines)]
