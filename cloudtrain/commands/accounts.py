@@ -167,7 +167,12 @@ def accounts() -> tuple[AccountRef, ...]:
 def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...]:
     """List all accounts in parallel; one that could not be listed has its `error`. All are opened
     first, in this thread: one may ask for an MFA code."""
-    opened = {account.key: _opened(account) for account in accounts}
+    opened: dict[object, Provider | errors.CloudtrainError] = {}
+    for each in accounts:
+        try:
+            opened[each.key] = open_provider(each.config)
+        except errors.CloudtrainError as error:
+            opened[each.key] = error
 
     def one(account: AccountRef) -> AccountInventory:
         try:
@@ -181,13 +186,6 @@ def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...
         return AccountInventory(account=account, held=held, not_asked=holdings.not_asked)
 
     return tuple(fan_out(accounts, one, name=str))
-
-
-def _opened(account: AccountRef) -> Provider | errors.CloudtrainError:
-    try:
-        return open_provider(account.config)
-    except errors.CloudtrainError as error:
-        return error
 
 
 def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> HeldCluster:
@@ -294,7 +292,16 @@ def account_quotas(
             provider = open_provider(account.config)
             if not isinstance(provider, RentsMachines):
                 raise errors.UsageError(f"{account}: this provider reports no quotas")
-            types = [_type(machine) for machine in wanted]
+            types = [
+                MachineType(
+                    provider=machine.provider,
+                    name=machine.name,
+                    vcpus=machine.vcpus,
+                    memory_gib=machine.memory_gib,
+                    accelerator=machine.accelerator,
+                )
+                for machine in wanted
+            ]
             found = provider.allowances(types, sorted(regions) if only_known else ())
         except (errors.CloudtrainError, errors.NodesError) as error:
             return AccountQuota(account=account, error=error)
@@ -305,16 +312,6 @@ def account_quotas(
         )
 
     return tuple(fan_out(asked, one, name=str))
-
-
-def _type(machine: GpuMachine) -> MachineType:
-    return MachineType(
-        provider=machine.provider,
-        name=machine.name,
-        vcpus=machine.vcpus,
-        memory_gib=machine.memory_gib,
-        accelerator=machine.accelerator,
-    )
 
 
 def _quota_of(machine: GpuMachine, found: Sequence[Allowance]) -> list[Allowance]:

@@ -39,8 +39,11 @@ def forget(name: str, *, discard: bool, console: Console) -> None:
     up, or if its artifacts are only in the record."""
     records = Records(name)
     with records.lock("forget"):
-        if records.is_open():
-            refuse_existing(records)
+        if records.is_open() and (nodes := open_provider(recorded_config(records)).nodes(name)):
+            raise UsageError(
+                f"{name} is up: {', '.join(node.name for node in nodes)}",
+                hint=f"run `cloudtrain down {name}` first: it lands what they hold",
+            )
         landed = records.folder / "artifacts"  # as session.artifact_store has it
         if not discard and any(path.is_file() for path in landed.rglob("*")):
             raise UsageError(
@@ -49,17 +52,6 @@ def forget(name: str, *, discard: bool, console: Console) -> None:
             )
         records.remove()
     console.say(f"removed the record of {name}")
-
-
-def refuse_existing(records: Records) -> None:
-    """Refuse a cluster that is up by its record, unless its provider lists nothing of it."""
-    config = recorded_config(records)
-    nodes = open_provider(config).nodes(records.name)
-    if nodes:
-        raise UsageError(
-            f"{records.name} is up: {', '.join(node.name for node in nodes)}",
-            hint=f"run `cloudtrain down {records.name}` first: it lands what they hold",
-        )
 
 
 # ── archives of environments in stores (`setup.cache`) ─────────────────────────

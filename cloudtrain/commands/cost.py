@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from calendar import timegm
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cloudtrain.core import moments
 from cloudtrain.core.errors import ConfigError
-from cloudtrain.core.run_record import Run
 from cloudtrain.core.task_id import TaskId
-from cloudtrain.money.node_hours import CostSoFar, NodeHours, node_hours, total
+from cloudtrain.money.node_hours import CostSoFar, node_hours, total
 from cloudtrain.state import Records, known_clusters
 
 
@@ -73,43 +73,37 @@ def _of(records: Records, now: float) -> ClusterCost:
         provider = str(records.config().get("provider") or "") or None
     except ConfigError:
         provider = None
-    roles: dict[str, list[CostSoFar]] = {}
+    roles, parts, by_month = (defaultdict[str, list[CostSoFar]](list) for _ in range(3))
     for span in spans:
         task = TaskId.of_node(span.node, records.name)
-        roles.setdefault(task.role if task else span.node, []).append(span.cost(0.0, now))
+        roles[task.role if task else span.node].append(span.cost(0.0, now))
+        for name, amount in span.parts(0.0, now).items():
+            parts[name].append(amount)
+        for month, begin, end in _months(span.begin, min(now, span.end or now)):
+            if span.hours(begin, end, parts=True):
+                by_month[month].append(span.cost(begin, end))
     return ClusterCost(
         name=records.name,
         provider=provider,
         cost=total(span.cost(0.0, now) for span in spans),
         node_hours=sum(span.hours(0.0, now) for span in spans),
-        parts=_parts(spans, now),
-        runs=tuple(_run_cost(run, spans, now) for run in records.runs()),
+        parts={name: total(amounts) for name, amounts in parts.items()},
+        runs=tuple(
+            RunCost(
+                run=run.id,
+                state=run.state,
+                begin=run.created,
+                end=run.ended,
+                cost=total(
+                    span.cost(run.created, now if run.ended is None else run.ended)
+                    for span in spans
+                ),
+            )
+            for run in records.runs()
+        ),
         roles={role: total(costs) for role, costs in roles.items()},
-        months=_by_month(spans, now),
+        months={month: total(by_month[month]) for month in sorted(by_month)},
     )
-
-
-def _parts(spans: Iterable[NodeHours], now: float) -> dict[str, CostSoFar]:
-    found: dict[str, list[CostSoFar]] = {}
-    for span in spans:
-        for name, amount in span.parts(0.0, now).items():
-            found.setdefault(name, []).append(amount)
-    return {name: total(amounts) for name, amounts in found.items()}
-
-
-def _run_cost(run: Run, spans: Iterable[NodeHours], now: float) -> RunCost:
-    end = now if run.ended is None else run.ended
-    cost = total(span.cost(run.created, end) for span in spans)
-    return RunCost(run=run.id, state=run.state, begin=run.created, end=run.ended, cost=cost)
-
-
-def _by_month(spans: Iterable[NodeHours], now: float) -> dict[str, CostSoFar]:
-    found: dict[str, list[CostSoFar]] = {}
-    for span in spans:
-        for month, begin, end in _months(span.begin, min(now, span.end or now)):
-            if span.hours(begin, end, parts=True):
-                found.setdefault(month, []).append(span.cost(begin, end))
-    return {month: total(found[month]) for month in sorted(found)}
 
 
 def _months(begin: float, end: float) -> Iterator[tuple[str, float, float]]:

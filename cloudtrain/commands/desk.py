@@ -79,7 +79,7 @@ def desk(
         outcome = recorded_outcome() or attend(job, records, console, describe)
         reporter.may_interrupt = False
         record_outcome(outcome)
-        if is_open(records):
+        if records.configured() and records.is_open():  # it may have nodes
             outcome = keep_until_destroyed(job, records, reporter, console, outcome, clock)
     reporter.answer()
     poll_until(
@@ -124,11 +124,6 @@ def is_unlanded(error: BaseException) -> bool:
     return isinstance(error, errors.NotLanded | errors.StoreError) and not isinstance(
         error, errors.DataError
     )
-
-
-def is_open(records: Records) -> bool:
-    """True if the cluster may have nodes, by its record."""
-    return bool(records.configured()) and records.is_open()
 
 
 def keep_until_destroyed(

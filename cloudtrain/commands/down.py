@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -73,28 +73,25 @@ def down(
     desk = end_desk(config, order_key, discard=discard, console=console, clock=clock)
     destroy = partial(destroy_at_last, discard=discard, owner=owner, desk_ended=desk is not None)
     destroy = partial(destroy, console=console, clock=clock)
-    everywhere = partial(_destroy_everywhere, config, destroy, break_lease, console)
+
+    def everywhere() -> None:
+        """In each account that may have some of it, even if it fails in one of them."""
+        wait = await_lock(records, console)
+        failures: dict[str, BaseException] = {}
+        with holding_cluster(Handle(config), "down", console, wait=wait, breaks=break_lease):
+            for each in each_account(config):
+                try:
+                    destroy(Handle(each))
+                except errors.CloudtrainError as error:
+                    failures[each.provider] = error
+        raise_all(failures)
+
     if desk is None:
         return everywhere()
     with holding_cluster(desk, "down", console, breaks=break_lease):
         destroy_cluster(desk, discard=True, owner=owner, console=console)
     report_end(config, console, clock)  # before the order key is deleted
     return LEASE_OF_DESK.call(everywhere, on=errors.LeasedError, clock=clock)
-
-
-def _destroy_everywhere(
-    config: ClusterConfig, destroy: Callable[[Handle], None], break_lease: str, console: Console
-) -> None:
-    """`down` in each account that may have some of it, even if it fails in one of them."""
-    wait = await_lock(Records(config.name), console)
-    failures: dict[str, BaseException] = {}
-    with holding_cluster(Handle(config), "down", console, wait=wait, breaks=break_lease):
-        for each in each_account(config):
-            try:
-                destroy(Handle(each))
-            except errors.CloudtrainError as error:
-                failures[each.provider] = error
-    raise_all(failures)
 
 
 def await_lock(records: Records, console: Console) -> float:
@@ -167,9 +164,11 @@ def destroy_cluster(
             handle, discard=discard, owner=owner, desk_ended=desk_ended, console=console
         )
     lost_run = None
-    if discard:
-        give_up_run(records, console)
-    else:
+    if discard and (active := records.active_run()) is not None:
+        console.warn(f"ending active run {active.id}: what has not landed is lost")
+        code = errors.RunFailed.exit_code
+        records.save_run(replace(active, state="stopped", ended=moments.now(), exit_code=code))
+    elif not discard:
         ingest_before_down(handle, console)
         lost_run = end_lost_run(handle) if not nodes and not unseen else None
     delete_all(handle, nodes, held, unseen, console)
@@ -205,18 +204,6 @@ def land_first(
             raise _LostMeanwhile(", ".join(lost)) from error
         console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
         raise not_landed(error) from error
-
-
-def give_up_run(records: Records, console: Console) -> None:
-    """End the active run on record; what it has not landed is discarded with its nodes."""
-    active = records.active_run()
-    if active is not None:
-        console.warn(f"ending active run {active.id}: what has not landed is lost")
-        records.save_run(
-            replace(
-                active, state="stopped", ended=moments.now(), exit_code=errors.RunFailed.exit_code
-            )
-        )
 
 
 def delete_all(

@@ -28,8 +28,12 @@ def import_file(
     """The config that FILE, a submit line or both describe; written to `output` if given. Without
     FILE, the file of the submit line's `--config` is read, if it names one. Raises UsageError for
     an existing `output` unless `force`, ConfigError for an invalid FILE."""
-    _one_of("provider", provider, tuple(row.name for row in providers()))
-    _one_of("strategy", strategy, tuple(STRATEGIES))
+    for what, value, known in (
+        ("provider", provider, [row.name for row in providers()]),
+        ("strategy", strategy, list(STRATEGIES)),
+    ):
+        if value is not None and value not in known:
+            raise UsageError(f"unknown {what} {value!r}", hint=f"use one of {', '.join(known)}")
     if output is not None and output.exists() and not force:
         raise UsageError(f"{output} already exists", hint="pass --force to replace it")
     named = config_of(submit) if submit is not None and file is None else None
@@ -60,11 +64,6 @@ def strategy_in_code(config: ClusterConfig) -> str | None:
     except CloudtrainError:
         return None
     return strategy_in(facts) if facts else None
-
-
-def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
-    if value is not None and value not in known:
-        raise UsageError(f"unknown {name} {value!r}", hint=f"use one of {', '.join(known)}")
 
 
 def _read(path: Path) -> bytes:

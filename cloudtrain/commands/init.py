@@ -29,7 +29,11 @@ def init(provider: str, destination: Path) -> Path:
     returns its path. An empty folder gets a script too, so that the config runs as it is. Raises
     UsageError if the file exists."""
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
-    text = _template(provider).replace(NAME, cluster_name(path.absolute().parent))
+    if provider not in providers():
+        known = ", ".join(providers())
+        raise UsageError(f"unknown provider {provider!r}", hint=f"use one of {known}")
+    text = (_CONFIGS / "templates" / f"{provider}.yaml").read_text("utf-8")
+    text = text.replace(NAME, cluster_name(path.absolute().parent))
     try:
         alone = all(each.name.startswith(".") for each in path.parent.iterdir())
         with path.open("x", encoding="utf-8") as file:
@@ -57,14 +61,6 @@ def cluster_name(folder: Path) -> str:
 
 def providers() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (_CONFIGS / "templates").glob("*.yaml")))
-
-
-def _template(provider: str) -> str:
-    if provider not in providers():
-        raise UsageError(
-            f"unknown provider {provider!r}", hint=f"use one of {', '.join(providers())}"
-        )
-    return (_CONFIGS / "templates" / f"{provider}.yaml").read_text(encoding="utf-8")
 
 
 PAGES = PACKAGE / "docs"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +60,9 @@ def logs(
         ingest_before_reading(found, console, "logs")
     report_formation(found.run, console)
     if found.records is None:
-        show_landed(found, shown, tail)
+        landed = LandedLogs(found.run.id, found.store())
+        for task in found.run.task_attempts:
+            shown.recorded(task.name, landed.read(name_of(task)), (), tail, whole=True)
         if follow and found.run.ended is None:
             raise UsageError(
                 f"run {found.run.id} is still active, and can be followed only on the machine that "
@@ -114,12 +116,6 @@ def show(records: Records, found: FoundRun, console: RoleFilter, tail: int | Non
         index = arrivals(path) if console.by_line else ()
         console.recorded(task.name, data, index, tail, whole=whole)
     return offsets
-
-
-def show_landed(found: FoundRun, console: RoleFilter, tail: int | None) -> None:
-    landed = LandedLogs(found.run.id, found.store())
-    for task in found.run.task_attempts:
-        console.recorded(task.name, landed.read(name_of(task)), (), tail, whole=True)
 
 
 def name_of(task: Task) -> str:
@@ -186,7 +182,11 @@ def show_desk_log(
         state = poll_until(lambda: follow_desk(log, shown, clock), DESK_POLL, clock=clock)
     if state is None or state.phase != "ended":
         return 0
-    show_end(state, shown)
+    doubt = f" ({state.unsigned})" if state.unsigned else ""
+    ended = f"has ended, exit code {state.exit_code or 0}{doubt}"
+    shown.say(f"the controller of {state.cluster} {ended}")
+    if state.error:
+        shown.warn(state.error)
     return state.exit_code or (1 if state.unsigned else 0)
 
 
@@ -215,8 +215,7 @@ class _DeskLog:
     def warn_unsigned(self, state: AwayState | None, shown: RoleFilter) -> None:
         if state is not None and state.unsigned:
             report = f"the store has a report of the controller, {state.phase}"
-            text = f"{report}, which is {state.unsigned}"
-            self.warn_once(text, shown)
+            self.warn_once(f"{report}, which is {state.unsigned}", shown)
 
     def new(self) -> list[LoggedEvent]:
         """Events since the last call. Raises StoreError."""
@@ -267,14 +266,6 @@ def silence(state: AwayState, now: float) -> str:
     )
 
 
-def show_end(state: AwayState, shown: RoleFilter) -> None:
-    doubt = f" ({state.unsigned})" if state.unsigned else ""
-    ended = f"has ended, exit code {state.exit_code or 0}{doubt}"
-    shown.say(f"the controller of {state.cluster} {ended}")
-    if state.error:
-        shown.warn(state.error)
-
-
 # ── events ───────────────────────────────────────────────────────────────────
 
 
@@ -287,8 +278,11 @@ def show_so_far(events: Sequence[LoggedEvent], shown: RoleFilter, tail: int | No
     tasks = dict.fromkeys(event.task for event in events if is_output(event))
     for task in tasks:
         lines = [event for event in events if is_output(event) and event.task == task]
-        data = b"".join(as_bytes(event) for event in lines)
-        shown.recorded(task, data, arrivals_of(lines), tail, whole=True)
+        data, index = b"", []
+        for event in lines:
+            index.append(Arrival(len(data), event.time))
+            data += as_bytes(event)
+        shown.recorded(task, data, index, tail, whole=True)
 
 
 def show_event(event: LoggedEvent, shown: RoleFilter, when: str = "") -> None:
@@ -311,11 +305,3 @@ def is_output(event: LoggedEvent) -> bool:
 
 def as_bytes(event: LoggedEvent) -> bytes:
     return f"{event.line}\n".encode("utf-8", "replace")
-
-
-def arrivals_of(lines: Iterable[LoggedEvent]) -> list[Arrival]:
-    found, offset = [], 0
-    for event in lines:
-        found.append(Arrival(offset, event.time))
-        offset += len(as_bytes(event))
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
@@ -152,20 +153,16 @@ def _notes(plan: Plan, code: CodeSizes | None) -> Iterator[str]:
 
 def planned_offers(config: ClusterConfig) -> tuple[PlannedOffer, ...]:
     """The offers of all candidates, each with what rules it out."""
-    return tuple(
-        PlannedOffer(
-            offer=offer,
-            refused=offer.not_sold
-            or next((finding.text for finding in price(offer.plan) if not finding.ok), ""),
-            egress=_egress(offer.plan.config),
-        )
-        for offer in cluster_offers(config)
-    )
+    found = []
+    for offer in cluster_offers(config):
+        refused, there = offer.not_sold, offer.plan.config
+        if not refused:
+            refused = next((each.text for each in price(offer.plan) if not each.ok), "")
+        rates = {"data": reading_rate(there), "artifacts": landing_rate(there)}
+        egress = ", ".join(f"{what} {rate}" for what, rate in rates.items() if rate is not None)
 
-
-def _egress(config: ClusterConfig) -> str:
-    rates = {"data": reading_rate(config), "artifacts": landing_rate(config)}
-    return ", ".join(f"{what} {rate}" for what, rate in rates.items() if rate is not None)
+        found.append(PlannedOffer(offer=offer, refused=refused, egress=egress))
+    return tuple(found)
 
 
 def _tf_config(launch: TaskLaunch) -> str | None:
@@ -184,15 +181,12 @@ def refuse_machines(plan: Plan, ignore: Collection[str]) -> None:
         if wrong and what not in ignore
     }
     if problems:
-        lines = [_at_its_line(plan.config, text) for wrong in problems.values() for text in wrong]
+        lines = []
+        for text in chain.from_iterable(problems.values()):
+            role = text.partition(":")[0].removeprefix("nodes.")
+            place = location_of(plan.config, f"nodes.{role}.machine")
+            lines.append(f"{place}: {text}" if place else text)
         raise UsageError("\n".join(lines), hint="; ".join(problems))
-
-
-def _at_its_line(config: ClusterConfig, text: str) -> str:
-    """`gcp.yaml:14: nodes.worker: …`, if the file can still be read."""
-    role = text.partition(":")[0].removeprefix("nodes.")
-    place = location_of(config, f"nodes.{role}.machine")
-    return f"{place}: {text}" if place else text
 
 
 def refresh_prices() -> dict[str, str]:

@@ -10,8 +10,8 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.report.build import build
 from cloudtrain.report.facts import Report
 from cloudtrain.report.landed import landed_report
-from cloudtrain.report.sources import Sources, in_store, on_record
-from cloudtrain.runs.find_run import FoundRun, find_run
+from cloudtrain.report.sources import in_store, on_record
+from cloudtrain.runs.find_run import find_run
 
 
 def report(
@@ -25,22 +25,15 @@ def report(
     nothing. A store that cannot be read is an error only if it is the only source."""
     found = find_run(name, run, config=config, uri=store)
     if found.records is not None:
-        return build(recorded(found))
+        try:
+            opened = found.store()
+            manifest = read_manifest(opened, found.run.id)
+        except CloudtrainError as error:
+            why = f"what has landed is not known: {error.message}"
+            return build(replace(on_record(found.records, found.run, None, None), notes=(why,)))
+        return build(on_record(found.records, found.run, manifest, opened))
     opened, id = found.store(), found.run.id
     landed = None
     if found.run.ended is not None:
         landed = landed_report(id, read_manifest(opened, id), opened)
     return landed or build(in_store(found.run, opened))
-
-
-def recorded(found: FoundRun) -> Sources:
-    """Sources of a run on record here."""
-    assert found.records is not None
-    try:
-        store = found.store()
-        manifest = read_manifest(store, found.run.id)
-    except CloudtrainError as error:
-        why = f"what has landed is not known: {error.message}"
-        sources = on_record(found.records, found.run, None, None)
-        return replace(sources, notes=(why,))
-    return on_record(found.records, found.run, manifest, store)

@@ -59,11 +59,16 @@ def run(
 def beginning(handle: Handle, resume: str | None, console: Console) -> ResumedFrom | None:
     """The checkpoint with which the run begins, if any. Raises UsageError, also if an active run,
     which is joined, has begun otherwise."""
-    if handle.records.active_run() is None:
+    active = handle.records.active_run()
+    if active is None:
         refuse_missing_script(handle.config)
         return resume_source(handle, resume, console) if resume is not None else None
-    if resume is not None:
-        refuse_other_beginning(handle.records)
+    if resume is not None and active.resumed_from is None:
+        name = handle.config.name
+        raise errors.UsageError(
+            f"run {active.id} of {name} is active and does not resume another run",
+            hint=f"omit --resume to join it, or end it with `cloudtrain stop-run {name}`",
+        )
     return None
 
 
@@ -137,16 +142,6 @@ def up_and_train(
             with lost_as_no_capacity(session):
                 begun = new_run(session, arguments, source)
         return supervise_run(session, begun)
-
-
-def refuse_other_beginning(records: Records) -> None:
-    """Raise UsageError if the active run, which is joined, does not resume another."""
-    active = records.active_run()
-    if active is not None and active.resumed_from is None:
-        raise errors.UsageError(
-            f"run {active.id} of {records.name} is active and does not resume another run",
-            hint=f"omit --resume to join it, or end it with `cloudtrain stop-run {records.name}`",
-        )
 
 
 def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console: Console) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.away import desk_cluster
 from cloudtrain.away.away_orders import nodes_left, process_there, refuse_to_lose_keys
-from cloudtrain.away.find_away import are_desk, find_away, marked
+from cloudtrain.away.find_away import are_desk, find_away
 from cloudtrain.away.job import (
     Job,
     code_on_desk,
@@ -41,7 +41,7 @@ from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.up import up
 from cloudtrain.config import read_secrets
 from cloudtrain.core import errors, moments
-from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.model import Away, ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.shell import Secret
@@ -50,7 +50,7 @@ from cloudtrain.money.estimate import estimate
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.runs.find_run import resume_source
 from cloudtrain.state import Records
-from cloudtrain.state.away_record import AwayRecord, save_away
+from cloudtrain.state.away_record import AwayRecord, mark_of, save_away
 from cloudtrain.state.folder import ORDER_KEY
 
 PROOF = Retry(pause=2.0, within=600.0)
@@ -94,12 +94,18 @@ def run_away(
     with records.lock("run --away"):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse_up_from_here(records)
+        if records.is_open() and records.has_keys():
+            raise errors.UsageError(
+                f"{config.name} is up, and this machine attends to it",
+                hint=f"run `cloudtrain down {config.name}` first, or use another `name`",
+            )
         refuse_missing_script(config)
         away = settled(plan, ignore, resume, wait, console, clock)
         clear_ended_desk(away, records, console)
         record = record_away(away, records, clock)
-        away = replace(away, desk=marked(away.desk, record))
+        # With its label, on all that is created for it from now on.
+        desk = replace(away.desk.config, away=Away(mark=mark_of(record)))
+        away = replace(away, desk=Handle(desk))
         console.say(f"the controller: {desk_cluster.desk_price(config)}")
         published = begin(away, record, adopt, console, clock)
         state = await_proof(away, published, console, clock)
@@ -137,15 +143,6 @@ def settled(
         ignore=tuple(ignore),
         wait=wait,
     )
-
-
-def refuse_up_from_here(records: Records) -> None:
-    """Raise UsageError for a cluster that this machine created and attends to itself."""
-    if records.is_open() and records.has_keys():
-        raise errors.UsageError(
-            f"{records.name} is up, and this machine attends to it",
-            hint=f"run `cloudtrain down {records.name}` first, or use another `name`",
-        )
 
 
 def secrets_of(config: ClusterConfig) -> dict[str, Secret]:
@@ -246,51 +243,43 @@ def begin(
 ) -> Published:
     """Create the desk, deliver all that it needs, and start its process; after a failure, delete
     it."""
+    desk, config, name = away.desk, away.config, away.config.name
+    records = Records(name)
     try:
-        return _begin(away, record, adopt, console, clock)
+        desk_cluster.write_program(desk.records.folder / PROGRAM, desk_cluster.desk_extras(config))
+        up(desk.plan, adopt=adopt, ignore=away.ignore, give_back=True, console=console)
+        program, store = code_playbook.resolve(desk.config).digest, Handle(config).store
+        with open_session(desk, console) as session:
+            deliver_code(session, away.code, name)
+            job = job_of(away, record.public_key, session, clock)
+            deliver_job(session, job, away.secrets)
+            record = replace(record, desk_key=make_key(session, job))
+            save_away(records, record)
+            # It is known from now on, also to other machines, and where its order key is.
+            order_key = load_order_key(records.folder / ORDER_KEY)
+            publish_desk_key(store, order_key, record)
+            log_file, warn = records.folder / "away.log", console.warn
+            publisher = Publisher(
+                store, name, job.desk, log_file=log_file, warn=warn, key=order_key
+            )
+            publisher.state(
+                AwayState(
+                    cluster=name,
+                    desk=job.desk,
+                    phase="starting",
+                    as_of=clock.now(),
+                    began=job.began,
+                    expires=job.expires,
+                    node=job.name,
+                    place=job.place,
+                    price_per_hour=job.price_per_hour,
+                )
+            )
+            start(session, job, program)
+        return Published(store, name, job.desk, keys=DeskKeys(record))
     except BaseException as error:
-        clean_up(away, Records(away.config.name), console, error)
+        clean_up(away, records, console, error)
         raise
-
-
-def _begin(
-    away: AwayPlan, record: AwayRecord, adopt: bool, console: Console, clock: Clock
-) -> Published:
-    desk, config = away.desk, away.config
-    desk_cluster.write_program(desk.records.folder / PROGRAM, desk_cluster.desk_extras(config))
-    up(desk.plan, adopt=adopt, ignore=away.ignore, give_back=True, console=console)
-    program = code_playbook.resolve(desk.config).digest
-    store, name, records = Handle(config).store, config.name, Records(config.name)
-    with open_session(desk, console) as session:
-        deliver_code(session, away.code, name)
-        job = job_of(away, record.public_key, session, clock)
-        deliver_job(session, job, away.secrets)
-        record = replace(record, desk_key=make_key(session, job))
-        save_away(records, record)
-        # It is known from now on, also to other machines, and where its order key is.
-        order_key = load_order_key(records.folder / ORDER_KEY)
-        publish_desk_key(store, order_key, record)
-        log_file = records.folder / "away.log"
-        publisher = Publisher(
-            store, name, job.desk, log_file=log_file, warn=console.warn, key=order_key
-        )
-        publisher.state(first_state(job, clock))
-        start(session, job, program)
-    return Published(store, name, job.desk, keys=DeskKeys(record))
-
-
-def first_state(job: Job, clock: Clock) -> AwayState:
-    return AwayState(
-        cluster=job.config.name,
-        desk=job.desk,
-        phase="starting",
-        as_of=clock.now(),
-        began=job.began,
-        expires=job.expires,
-        node=job.name,
-        place=job.place,
-        price_per_hour=job.price_per_hour,
-    )
 
 
 def job_of(away: AwayPlan, public_key: str, session: Session, clock: Clock) -> Job:
@@ -373,9 +362,7 @@ def why_ended(session: Session, name: str) -> str:
 def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseException) -> None:
     """Delete the desk after a failure. A second error is attached to the first. The cluster stays
     on record if the desk has created nodes by then."""
-    if isinstance(
-        error, errors.LeasedError
-    ):  # another machine's desk: nothing was created from here
+    if isinstance(error, errors.LeasedError):  # another machine's: nothing was created from here
         records.close()
         return
     name, desk = away.config.name, away.desk

@@ -20,7 +20,6 @@ from cloudtrain.core.protocols import Console
 from cloudtrain.core.shell import Command
 from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
 from cloudtrain.ssh import keys
-from cloudtrain.ssh.keys import is_known, load_identity
 from cloudtrain.state import Records
 
 
@@ -29,8 +28,8 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
     first node. This process is to become that ssh: the cluster counts as in use until it ends."""
     records = Records(name)
     there = open_provider(recorded_config(records)).nodes(name)
-    identity = load_identity(records.folder)
-    nodes = tuple(node for node in there if is_known(identity, node))
+    identity = keys.load_identity(records.folder)
+    nodes = tuple(node for node in there if keys.is_known(identity, node))
     for one in sorted(nodes, key=lambda one: one.index):
         if node is None or node in (one.task, one.name, one.role):
             break

@@ -134,7 +134,11 @@ def status(
     """Status of one cluster, or of all that are known here and not down. For a cluster that is not
     on record here, and with `store` for all that it holds, the runs are those that landed.
     `offline` reads records only and loads as little as possible."""
-    if store is not None or (config is not None and not has_config(config.name)):
+    # A `down` of a cluster that is not on record here leaves only its events.
+    known = known_clusters()
+    if store is not None or (
+        config is not None and not (config.name in known and Records(config.name).configured() > 0)
+    ):
         return StatusReport(clusters=landed(name, config, store), store=store)
     names = without_desks(known_clusters()) if name is None else (name,)
     recorded = [on_record(name) for name in names]
@@ -151,11 +155,6 @@ def status(
     )
 
 
-def has_config(name: str) -> bool:
-    """True for a cluster on record here; a `down` of one that is not leaves only its events."""
-    return name in known_clusters() and Records(name).configured() > 0
-
-
 def landed(
     name: str | None, config: ClusterConfig | None, uri: str | None
 ) -> tuple[ClusterStatus, ...]:
@@ -163,19 +162,23 @@ def landed(
     StoreError."""
     from cloudtrain.artifacts.run_index import clusters_in
     from cloudtrain.core.cloud import facts_of
+    from cloudtrain.core.store_kinds import is_on_this_machine
     from cloudtrain.stores import open_store
+    from cloudtrain.stores.file import FileStore
 
-    refuse_no_folder(uri)
+    # For a reader, a `file://` store whose folder does not exist is a wrong name, not empty.
+    if uri is not None and is_on_this_machine(uri) and not FileStore(uri).root.is_dir():
+        raise errors.StoreError(
+            f"{uri}: no such folder", hint="pass the `artifacts.store` of the config as --store"
+        )
     if name is None:
         assert uri is not None, "without a name, it is a store's clusters that are meant"
         names = clusters_in(open_store(uri))
         return tuple(with_desk(in_store(each, None, uri), None, uri) for each in names)
-    cluster = in_store(name, config, uri)
-    cluster = with_desk(cluster, config, uri)
+    cluster = with_desk(in_store(name, config, uri), config, uri)
+    # No config to query with, or local nodes, which only their own machine sees.
     if config is None or facts_of(config.provider).on_this_machine:
-        return (
-            cluster,
-        )  # no config to query with, or local nodes, which only their own machine sees
+        return (cluster,)
     cluster = with_nodes(cluster, config)
     return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
 
@@ -209,23 +212,6 @@ def after_desk(cluster: ClusterStatus) -> ClusterStatus:
     """The same, down if its desk has ended and nothing is left."""
     ended = cluster.away is not None and cluster.away.phase == "ended"
     return replace(cluster, open=False) if ended and cluster.nodes == () else cluster
-
-
-def refuse_no_folder(uri: str | None) -> None:
-    """Refuse a `file://` store whose folder does not exist: for a reader it is a wrong name, not an
-    empty store."""
-    if uri is None:
-        return
-    from cloudtrain.core.store_kinds import is_on_this_machine
-    from cloudtrain.stores.file import FileStore
-
-    if not is_on_this_machine(uri):
-        return
-
-    if not FileStore(uri).root.is_dir():
-        raise errors.StoreError(
-            f"{uri}: no such folder", hint="pass the `artifacts.store` of the config as --store"
-        )
 
 
 def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> ClusterStatus:
@@ -265,6 +251,17 @@ def on_record(name: str) -> ClusterStatus:
         config = records.config()
     except CloudtrainError as error:
         faults = (error.message, *faults)
+    limits, train = config.get("limits"), config.get("train")
+    budget = None
+    if isinstance(limits, dict) and limits.get("budget") is not None:
+        from cloudtrain.runs.idle import recorded_budget
+
+        budget = recorded_budget(records, moments.now())
+    active = runs[-1] if runs and runs[-1].ended is None else None
+    seconds = train.get("deadline") if isinstance(train, dict) else None
+    deadline = None
+    if isinstance(seconds, int | float) and active is not None:
+        deadline = active.created + seconds
     return ClusterStatus(
         name=name,
         provider=config.get("provider"),
@@ -275,42 +272,23 @@ def on_record(name: str) -> ClusterStatus:
         runs=runs,
         faults=faults,
         idle=_idle(records),
-        budget=_budget(records, config),
-        deadline=_deadline(config, runs),
+        budget=budget,
+        deadline=deadline,
         is_away=records.is_away(),
-        **_activity(records, runs),
+        **(_activity(records, active) if active is not None else {}),
     )
 
 
-def _budget(records: Records, config: Mapping[str, Any]) -> BudgetState | None:
-    limits = config.get("limits")
-    if not isinstance(limits, dict) or limits.get("budget") is None:
-        return None
-    from cloudtrain.runs.idle import recorded_budget
-
-    return recorded_budget(records, moments.now())
-
-
-def _deadline(config: Mapping[str, Any], runs: Sequence[Run]) -> float | None:
-    train = config.get("train")
-    seconds = train.get("deadline") if isinstance(train, dict) else None
-    if not isinstance(seconds, int | float) or not runs or runs[-1].ended is not None:
-        return None
-    return runs[-1].created + seconds
-
-
-def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
+def _activity(records: Records, run: Run) -> dict[str, Any]:
     """Progress and utilization of the active run, from what has arrived here."""
-    if not runs or runs[-1].ended is not None:
-        return {}
     from cloudtrain.core.events import nothing_moves
     from cloudtrain.runs.run_progress import progress_of, utilization_of
 
     now = moments.now()
     return {
-        "progress": progress_of(records, runs[-1], now),
-        "utilization": utilization_of(records, runs[-1], now),
-        "still": nothing_moves(records.events(), runs[-1].id),
+        "progress": progress_of(records, run, now),
+        "utilization": utilization_of(records, run, now),
+        "still": nothing_moves(records.events(), run.id),
     }
 
 

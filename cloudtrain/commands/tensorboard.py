@@ -86,7 +86,11 @@ def tensorboard(
         stack.callback(copies.close)
         copies.look()
         if not copies.any and not copies.is_live:
-            raise no_event_files(found)
+            raise UsageError(
+                f"run {found.run.id} landed no event files (*{MARK}*)",
+                hint="the script decides whether it writes any (keras.callbacks.TensorBoard"
+                "('output/logs')); `artifacts.paths`, if set, must match them",
+            )
         served = stack.enter_context(serving(Path(place), port, clock))
         if not copies.any:
             console.say("no event files yet; they are shown as soon as the script writes some")
@@ -97,14 +101,6 @@ def tensorboard(
             served.refuse_end()
 
         poll_until(again, Retry(pause=EVERY), clock=clock)
-
-
-def no_event_files(found: FoundRun) -> UsageError:
-    return UsageError(
-        f"run {found.run.id} landed no event files (*{MARK}*)",
-        hint="the script decides whether it writes any "
-        "(keras.callbacks.TensorBoard('output/logs')); `artifacts.paths`, if set, must match them",
-    )
 
 
 class Copies:

@@ -33,7 +33,7 @@ from cloudtrain.cluster.session import (
     refuse_other_use,
 )
 from cloudtrain.core import moments
-from cloudtrain.core.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
+from cloudtrain.core.events import ResourceRequested, UpBegun, UpCompleted, known_end
 from cloudtrain.core.model import Cluster, ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.runs.idle import recorded_budget, starting_idle_process
@@ -66,20 +66,21 @@ def up(
     playbook, LockedError. `give_back`: on failure, delete the nodes that this call created. `wait`:
     seconds to wait for capacity and quota, with nothing billed meanwhile."""
     handle, config = Handle(plan.config, plan), plan.config
-    accept = partial(check_first, ignore=ignore)
+
+    def accept(handle: Handle, console: Console) -> None:
+        with existing_reported(handle, console):
+            refuse(handle, console, ignore)
+
     create = partial(create_and_set_up, allowed=allowed, give_back=give_back)
     with starting_idle_process(handle.records), holding_cluster(handle, "up", console):
         refuse_other_use(config, handle.records, adopt=adopt)
-        warn_about(config, console)
+        # Variables that override the file, open ports, and a script that is missing.
+        for note in (*override_notes(config), *open_notes(config), missing_script(config)):
+            if note is not None:
+                console.warn(note)
         cluster = in_first_with_room(handle, accept, create, console, wait=wait)
     say_when_it_ends(config, handle.records, console)
     return cluster
-
-
-def check_first(handle: Handle, console: Console, *, ignore: Collection[str]) -> None:
-    """Raise what `check` finds in a place, before anything is created there."""
-    with existing_reported(handle, console):
-        refuse(handle, console, ignore)
 
 
 def create_and_set_up(
@@ -97,13 +98,6 @@ def create_and_set_up(
             session = set_up(create_cluster(session, settled))
         records.journal(UpCompleted())
     return Cluster(name=handle.config.name, nodes=session.nodes)
-
-
-def warn_about(config: ClusterConfig, console: Console) -> None:
-    """Warn of variables that override the file, of open ports, and of a script that is missing."""
-    for note in (*override_notes(config), *open_notes(config), missing_script(config)):
-        if note is not None:
-            console.warn(note)
 
 
 def say_when_it_ends(config: ClusterConfig, records: Records, console: Console) -> None:
@@ -134,16 +128,11 @@ def make_store(handle: Handle, console: Console) -> None:
         return
     store = handle.store
     handle.records.journal(ResourceRequested(what="store", name=store.uri))
-    tags = config.tags if is_of_the_nodes_cloud(config.artifacts.store, config) else {}
-    if store.create(_near(config), tags):
+    is_near = is_of_the_nodes_cloud(config.artifacts.store, config)
+    place = config.placement[0] if is_near and config.placement else None
+    if store.create(place, config.tags if is_near else {}):
         console.say(f"created the store {store.uri}; cloudtrain never deletes it")
         store.check()
-
-
-def _near(config: ClusterConfig) -> str | None:
-    """The first placement, if nodes and store are in one cloud."""
-    near = is_of_the_nodes_cloud(config.artifacts.store or "", config) and config.placement
-    return config.placement[0] if near else None
 
 
 def renew_agents(session: Session) -> None:
@@ -169,17 +158,13 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
     session = ensure_nodes(session)
     known = known_end(session.records.events())
     if settled.end is not None and before and known is not None and known.moving is not None:
-        session = settle_end(session, _nearer(session, settled.end))
+        # No later than the budget allows now: nodes may have been added or started.
+        end, paid = settled.end, paid_until(session, session.plan)
+        if paid is not None and (end.expires is None or end.expires > paid):
+            end = replace(end, expires=paid)
+        session = settle_end(session, end)
     if any(node.expires != before.get(node.name, node.expires) for node in session.nodes):
         renew_agents(session)
     # A node of an interrupted `up` may have been listed only now.
     decide_drift(session, NOTHING)
     return session
-
-
-def _nearer(session: Session, end: ClusterEnd) -> ClusterEnd:
-    """The end, no later than the budget allows now: nodes may have been added or started."""
-    paid = paid_until(session, session.plan)
-    if paid is None or (end.expires is not None and end.expires <= paid):
-        return end
-    return replace(end, expires=paid)

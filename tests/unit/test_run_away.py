@@ -103,7 +103,7 @@ def fails_with(*failures: BaseException, monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(*given: object) -> Any:
         raise left.pop(0)
 
-    monkeypatch.setattr(away_command, "_begin", fail)
+    monkeypatch.setattr("cloudtrain.away.desk_cluster.write_program", fail)  # the first step
 
 
 # ── what an earlier desk has left ────────────────────────────────────────────
