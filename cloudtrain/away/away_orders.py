@@ -34,7 +34,6 @@ from cloudtrain.state.folder import ORDER_KEY
 POLL = Retry(pause=2.0, within=ORDER_DONE)
 """Looks at the store for the desk's answer."""
 
-
 GONE_EVERY = 15.0
 """Seconds between two questions to the account whether the desk is gone."""
 
@@ -48,18 +47,8 @@ def order_stop(
             f"{found.name} has no active run yet: its controller is {state.phase}",
             hint=f"`cloudtrain down {found.name}` ends it before a run has begun",
         )
-    key = order_key(found, key_file)
-    follow_order(found, state, "stop-run", key, console, clock)
+    follow_order(found, state, "stop-run", key_file, console, clock)
     return StoredRuns(found.store, found.name).run(state.run).run
-
-
-def order_down(
-    found: FoundAway, state: AwayState | None, key_file: Path | None, console: Console, clock: Clock
-) -> None:
-    """Have the desk end what it does, land it, and delete the cluster and itself. `state`: what it
-    last reported, if the store still has that."""
-    key = order_key(found, key_file)
-    follow_order(found, state, "down", key, console, clock)
 
 
 def has_order_key(found: FoundAway, key_file: Path | None) -> bool:
@@ -92,11 +81,13 @@ def follow_order(
     found: FoundAway,
     state: AwayState | None,
     verb: Verb,
-    key: SigningKey,
+    key_file: Path | None,
     console: Console,
     clock: Clock,
 ) -> None:
-    """Post the order and report what becomes of it, until it is done or the desk has ended."""
+    """Post the order and report what becomes of it, until it is done or the desk has ended.
+    `state`: what the desk last reported, if the store still has that."""
+    key = order_key(found, key_file)
     found.published.count_on(key.public)
     run = state.run if state is not None and verb == "stop-run" else None
     desk = found.published.desk
@@ -167,7 +158,14 @@ class _Wait:
         if state is not None and state.phase == "ended" and not state.unsigned:
             return ended
         if not self.confirmed and self.clock.now() - self.order.created > ORDER_RECEIVED:
-            raise unconfirmed(self.found, state, self.clock.now())
+            age = (self.clock.now() - state.as_of) / 60 if state is not None else 0.0
+            last = f"; it last reported {age:.0f} min ago" if state is not None else ""
+            raise CloudtrainError(
+                f"the controller of {self.found.name} has not confirmed the order after "
+                f"{ORDER_RECEIVED / 60:.0f} min{last}",
+                hint=f"it is still carried out if it is read within {FRESH / 60:.0f} min of its "
+                f"posting; {without_desk(self.found)}",
+            )
         return None
 
     def _is_gone(self) -> bool:
@@ -180,17 +178,6 @@ class _Wait:
         if text not in self.told:
             self.told.add(text)
             self.console.say(text)
-
-
-def unconfirmed(found: FoundAway, state: AwayState | None, now: float) -> CloudtrainError:
-    """Error for a desk that does not read its orders."""
-    last = f"; it last reported {(now - state.as_of) / 60:.0f} min ago" if state else ""
-    return CloudtrainError(
-        f"the controller of {found.name} has not confirmed the order after "
-        f"{ORDER_RECEIVED / 60:.0f} min{last}",
-        hint=f"it is still carried out if it is read within {FRESH / 60:.0f} min of its posting; "
-        f"{without_desk(found)}",
-    )
 
 
 # ── down ───────────────────────────────────────────────────────────────────────
@@ -225,7 +212,7 @@ def end_desk(
     if desk is None or discard or is_over(desk, config, found, state, order_key, console, clock):
         return desk
     assert found is not None
-    order_down(found, state, order_key, console, clock)
+    follow_order(found, state, "down", order_key, console, clock)
     return desk
 
 
@@ -243,7 +230,10 @@ def is_over(
     Raises NotLanded for one that has the keys of nodes and takes no orders."""
     name, has_signed = desk.config.name, state is not None and not state.unsigned
     has_ended = state is not None and state.phase == "ended"
-    if state is not None and has_signed and is_working(state, clock.now()):
+    # "starting" is what its client says before it starts the process: only the machine knows
+    # whether it has.
+    works = state is not None and state.phase not in ("starting", "ended")
+    if state is not None and has_signed and works and not state.is_silent(clock.now()):
         return False
     if is_gone(desk, config):
         if state is not None and not has_ended:
@@ -262,12 +252,6 @@ def is_over(
         why = f"what the store has of {name} is {state.unsigned}"
     refuse_to_lose_keys(config, why)
     return True
-
-
-def is_working(state: AwayState, now: float) -> bool:
-    """True by a report of the desk's own. "starting" is what its client says before it starts the
-    process: only the machine knows whether it has."""
-    return state.phase not in ("starting", "ended") and not state.is_silent(now)
 
 
 def process_there(desk: Handle, console: Console) -> Process | None:

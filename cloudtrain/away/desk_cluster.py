@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +55,7 @@ def desk_config(config: ClusterConfig, program: Path, wait: float | None = None)
     cloud = cloud_of(config.provider)
     assert cloud is not None
     python = "{}.{}".format(*sys.version_info)
+    uris = {f"DATA_{number}": data.source for number, data in enumerate(config.data.values())}
     return replace(
         config,
         name=desk_name(config.name),
@@ -66,7 +67,7 @@ def desk_config(config: ClusterConfig, program: Path, wait: float | None = None)
         setup=Setup(python=python, requirements=str(program / REQUIREMENTS), cache="off"),
         code=Code(path=str(program)),
         # Not a task: `check` looks at the rights of `identity` in the buckets that are named here.
-        train=Train(env=_uris(config)),
+        train=Train(env={"STORE": config.artifacts.store or "", **uris}),
         artifacts=ArtifactRules(store=config.artifacts.store),
         data={},
         limits=Limits(max_lifetime=lifetime(config, wait)),
@@ -78,11 +79,6 @@ def desk_config(config: ClusterConfig, program: Path, wait: float | None = None)
         candidates=(),
         candidate_order="",
     )
-
-
-def _uris(config: ClusterConfig) -> dict[str, str]:
-    sources = {f"DATA_{number}": data.source for number, data in enumerate(config.data.values())}
-    return {"STORE": config.artifacts.store or "", **sources}
 
 
 def lifetime(config: ClusterConfig, wait: float | None) -> float:
@@ -151,14 +147,6 @@ def refuse_unfit(config: ClusterConfig) -> None:
             f"`run --away` rents a machine, and provider {config.provider} rents none",
             hint=f"it works with {', '.join(each.name for each in clouds())}",
         )
-    wrong = [f"{place_in_file(config, field)}: {field}: {text}" for field, text in _unfit(config)]
-    if wrong:
-        raise UsageError("\n".join(wrong), hint="docs/away.md lists what a controller can do")
-
-
-def _unfit(config: ClusterConfig) -> list[tuple[str, str]]:
-    cloud = cloud_of(config.provider)
-    assert cloud is not None
     own, title = cloud.store_scheme, cloud.title
     found: list[tuple[str, str]] = []
     if config.away.identity is None:
@@ -185,7 +173,9 @@ def _unfit(config: ClusterConfig) -> list[tuple[str, str]]:
         for name, data in config.data.items()
         if scheme_of(data.source) not in (own, "https")
     ]
-    return found
+    if found:
+        lines = (f"{place_in_file(config, field)}: {field}: {text}" for field, text in found)
+        raise UsageError("\n".join(lines), hint="docs/away.md lists what a controller can do")
 
 
 # ── this program, for the desk ─────────────────────────────────────────────────
@@ -224,21 +214,14 @@ def pinned_requirements(extras: Collection[str]) -> list[str]:
             continue
         if _key(name) != NAME:
             found[_key(name)] = there.version.partition("+")[0]  # without a build of one's own
-        for needed, extras_of_it in _required(there, extra):
-            todo += [(needed, each) for each in ("", *extras_of_it)]
+        for line in there.requires or ():
+            requirement, _, marker = line.partition(";")
+            wanted = _EXTRA.findall(marker)
+            parsed = _LINE.match(requirement)
+            if parsed and (extra in wanted if wanted else not extra):
+                extras_of_it = {each.strip() for each in (parsed[2] or "").split(",")}
+                todo += [(parsed[1], each) for each in sorted({"", *extras_of_it})]
     return [f"{name}=={version}" for name, version in sorted(found.items())]
-
-
-def _required(
-    package: importlib.metadata.Distribution, extra: str
-) -> Iterator[tuple[str, list[str]]]:
-    """Names and extras of what a package requires: without an extra, or only for this one."""
-    for line in package.requires or ():
-        requirement, _, marker = line.partition(";")
-        wanted = _EXTRA.findall(marker)
-        parsed = _LINE.match(requirement)
-        if parsed and (extra in wanted if wanted else not extra):
-            yield parsed[1], [each.strip() for each in (parsed[2] or "").split(",") if each.strip()]
 
 
 def _key(name: str) -> str:

@@ -24,7 +24,7 @@ from cloudtrain.core.partial_list import PartialList
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.state.away_record import AwayRecord, away_record, mark_of
+from cloudtrain.state.away_record import AwayRecord, away_record
 from cloudtrain.state.folder import AWAY_SEEN
 from cloudtrain.stores import open_store
 
@@ -73,10 +73,18 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
         return FoundAway(name=name, store=store, published=published, record=record, config=config)
     if uri is None and (config is None or (records is not None and records.is_open())):
         return None
+
+    def marks() -> tuple[str, ...]:
+        """Labels of the cluster's desks; none if the account does not answer."""
+        try:
+            nodes = desk_nodes(config) if config is not None else ()
+            return tuple(node.desk for node in nodes if node.desk)
+        except CloudtrainError:
+            return ()
+
     try:
         there = shared_store(name, config, uri)
-        keys = DeskKeys(None, lambda: desk_marks(config) if config is not None else ())
-        published = Published(there, name, keys=keys)
+        published = Published(there, name, keys=DeskKeys(None, marks))
         if published.desk is None:
             return None
     except (UsageError, NoBucketError):
@@ -98,11 +106,6 @@ def attended(found: FoundAway | None, now: float) -> AwayState | None:
 # ── own desks ──────────────────────────────────────────────────────────────────
 # A name proves nothing: `mnist-desk` may be a cluster of the user's own. A desk has the role `desk`
 # and the label that `run --away` gives it, or is on record here as the desk of that cluster.
-
-
-def marked(desk: Handle, record: AwayRecord) -> Handle:
-    """The desk with its label, on all that is created for it from now on."""
-    return Handle(replace(desk.config, away=Away(mark=mark_of(record))))
 
 
 def own_desk(config: ClusterConfig) -> Handle | None:
@@ -128,14 +131,6 @@ def desk_nodes(config: ClusterConfig) -> PartialList[Node]:
     there = [node for node in found if node.state != "gone"]
     mine = there if are_desk(config.name, there) else []
     return PartialList(mine, found.not_asked)
-
-
-def desk_marks(config: ClusterConfig) -> tuple[str, ...]:
-    """Labels of the cluster's desks; none if the account does not answer."""
-    try:
-        return tuple(filter(None, (node.desk for node in desk_nodes(config))))
-    except CloudtrainError:
-        return ()
 
 
 def may_have_desk(config: ClusterConfig) -> bool:

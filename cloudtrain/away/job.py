@@ -16,7 +16,6 @@ from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import ConfigError, StepFailed
 from cloudtrain.core.model import (
     Away,
-    Candidate,
     ClusterConfig,
     Code,
     Network,
@@ -137,7 +136,14 @@ def config_for_desk(config: ClusterConfig, code: Code, internal: str) -> Cluster
         limits=replace(config.limits, idle=None),
         away=Away(),
         secrets={name: each for name, each in config.secrets.items() if name != token},
-        candidates=tuple(_candidate(each, internal) for each in config.candidates),
+        candidates=tuple(
+            replace(
+                each,
+                project=_project(each.provider, each.project),
+                network=_network(each.network, internal),
+            )
+            for each in config.candidates
+        ),
         source="",
         overrides=(),
         defaults={},
@@ -168,14 +174,6 @@ def _network(network: Network, internal: str) -> Network:
     """Nodes accept SSH from the desk alone, which is beside them and needs no way around."""
     here = f"{internal}/32" if network.private else "auto"
     return replace(network, ssh_from=here, ssh_proxy=None)
-
-
-def _candidate(candidate: Candidate, internal: str) -> Candidate:
-    return replace(
-        candidate,
-        project=_project(candidate.provider, candidate.project),
-        network=_network(candidate.network, internal),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

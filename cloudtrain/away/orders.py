@@ -111,7 +111,8 @@ def new_order(cluster: str, desk: str, verb: Verb, *, run: str | None = None, no
 
 def post_order(store: ArtifactStore, key: SigningKey, order: Order) -> None:
     """Sign the order and write it to the store. Posted again, it is still carried out once."""
-    store.upload(_path(order), [signed(key, order)])
+    folder = folder_of(order.cluster, order.desk)
+    store.upload(f"{folder}/orders/{order.nonce}.json", [signed(key, order)])
 
 
 def signed(key: SigningKey, order: Order) -> bytes:
@@ -144,10 +145,6 @@ def verified(public_key: str, data: bytes) -> Order:
         return decode(Order, json.loads(envelope.order))
     except InvalidRecord as error:
         raise ValueError(f"this version cannot read it: {error}") from None
-
-
-def _path(order: Order) -> str:
-    return f"{folder_of(order.cluster, order.desk)}/orders/{order.nonce}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,18 +213,15 @@ class OrderInbox:
         its cluster is not to be created again by a desk that was restarted.
         """
         unfinished, self._unfinished = self._unfinished, ()
-        return (*unfinished, *self._new(now))
-
-    def _new(self, now: float) -> tuple[Order, ...]:
         folder = f"{folder_of(self._cluster, self._desk)}/orders/"
         try:
             listed = [each for each in self._store.list(folder) if each.path not in self._ignored]
         except CloudtrainError as error:
             self._warn_once("list", f"orders cannot be read: {error.message}")
-            return ()
+            return unfinished
         self._warned.discard("list")
         new = (self._taken(each.path, each.size, now) for each in listed[:AT_ONCE])
-        return tuple(sorted(filter(None, new), key=lambda order: order.created))
+        return (*unfinished, *sorted(filter(None, new), key=lambda order: order.created))
 
     def answer(self, order: Order, state: AnswerState, text: str = "", *, now: float) -> None:
         """Publish what became of an order. A store that fails is a warning."""
@@ -256,7 +250,10 @@ class OrderInbox:
             self._ignore(path, "it was carried out before")
             return None
         if abs(now - order.created) > FRESH:
-            text = _not_fresh(order, now)
+            minutes = abs(now - order.created) / 60
+            age = "from {:.0f} min ahead" if order.created >= now else "{:.0f} min old"
+            most = f"at most {FRESH / 60:.0f} min are accepted"
+            text = f"it is {age.format(minutes)} by the controller's clock, and {most}"
             self.answer(order, "refused", text, now=now)
             self._ignore(path, text)
             return None
@@ -267,7 +264,10 @@ class OrderInbox:
             return None
         self._seen.add(order.nonce)
         self.answer(order, "received", now=now)
-        self._remove(path)
+        try:  # so that it is not listed for ever, and a copy shows
+            self._store.delete(path)
+        except CloudtrainError:
+            self._ignored.add(path)
         return order
 
     def _read(self, path: str, size: int) -> Order:
@@ -291,29 +291,18 @@ class OrderInbox:
         self._ignored.add(path)
         self._warn(f"ignored {path}: {why}")
 
-    def _remove(self, path: str) -> None:
-        """Delete an order that was taken: it is not listed for ever, and a copy shows."""
-        try:
-            self._store.delete(path)
-        except CloudtrainError:
-            self._ignored.add(path)
-
     def _warn_once(self, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
             self._warn(text)
 
 
-def _not_fresh(order: Order, now: float) -> str:
-    minutes = abs(now - order.created) / 60
-    when = f"{minutes:.0f} min old" if now > order.created else f"from {minutes:.0f} min ahead"
-    return f"it is {when} by the controller's clock, and at most {FRESH / 60:.0f} min are accepted"
-
-
 def _recorded(path: Path) -> tuple[set[str], tuple[Order, ...]]:
     """Nonces of all orders that were taken, and the `down` orders among them without an answer."""
-    seen, unfinished = set[str](), dict[str, Order]()
-    for line in _lines(path):
+    seen, unfinished, lines = set[str](), dict[str, Order](), list[str]()
+    with named_faults(path), contextlib.suppress(FileNotFoundError):
+        lines = path.read_text("ascii", "replace").splitlines()
+    for line in lines:
         nonce, _, rest = line.partition(" ")
         seen.add(nonce)
         if rest == _ANSWERED:
@@ -324,11 +313,3 @@ def _recorded(path: Path) -> tuple[set[str], tuple[Order, ...]]:
             if order.verb == "down":
                 unfinished[nonce] = order
     return seen, tuple(unfinished.values())
-
-
-def _lines(path: Path) -> list[str]:
-    with named_faults(path):
-        try:
-            return path.read_text("ascii", "replace").splitlines()
-        except FileNotFoundError:
-            return []

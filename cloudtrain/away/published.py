@@ -149,22 +149,19 @@ class Publisher:
         """Write the state; the last one after the whole log. False if the store did not take it."""
 
         def write() -> None:
-            if not self._indexed:
-                self._write_index()
-                self._indexed = True
+            if not self._indexed and self._key.exists():  # known, and where its order key is
+                place = f"{os.uname().nodename.partition('.')[0]}:{self._key}"
+                self._store.upload(self._index, [place.encode("utf-8", "replace")])
+            elif not self._indexed:
+                listed = self._store.list(self._index)
+                if not any(found.path == self._index for found in listed):
+                    self._store.upload(self._index, [b""])
+            self._indexed = True
             write_state(self._store, state, self._signing_key)
 
         if state.phase == "ended" and not self.send_log():
             return False
         return self._tried("store", write)
-
-    def _write_index(self) -> None:
-        """Make the desk known, by the machine with the order key also where that is."""
-        if self._key.exists():
-            place = f"{os.uname().nodename.partition('.')[0]}:{self._key}"
-            self._store.upload(self._index, [place.encode("utf-8", "replace")])
-        elif not any(found.path == self._index for found in self._store.list(self._index)):
-            self._store.upload(self._index, [b""])
 
     def _send_log(self) -> None:
         if not self._log_file.exists():
@@ -173,17 +170,15 @@ class Publisher:
             os.fsync(file.fileno())  # the store never has what a crash takes away here
             end = os.fstat(file.fileno()).st_size
             if self._sent is None:
-                self._sent = self._there()
+                # What an earlier process has sent.
+                listed = self._store.list(f"{self._folder}/log/")
+                sizes = {found.path: found.size for found in listed}
+                self._sent = (len(sizes) - 1) * PIECE + sizes[max(sizes)] if sizes else 0
             while self._sent < end:
                 number = self._sent // PIECE
                 data = os.pread(file.fileno(), min(PIECE, end - number * PIECE), number * PIECE)
                 self._store.upload(_piece(self._folder, number), [data])
                 self._sent = number * PIECE + len(data)
-
-    def _there(self) -> int:
-        """Bytes of the log that an earlier process has sent."""
-        sizes = {found.path: found.size for found in self._store.list(f"{self._folder}/log/")}
-        return (len(sizes) - 1) * PIECE + sizes[max(sizes)] if sizes else 0
 
     def _tried(self, where: str, work: Callable[[], None]) -> bool:
         try:
@@ -342,11 +337,8 @@ class EventReader:
     def feed(self, data: bytes) -> tuple[LoggedEvent, ...]:
         """Events that are complete now."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return tuple(event for line in lines if (event := _event(line)) is not None)
-
-
-def _event(line: bytes) -> LoggedEvent | None:
-    try:
-        return decode(LoggedEvent, json.loads(line))
-    except (ValueError, RecursionError):
-        return None
+        events = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                events.append(decode(LoggedEvent, json.loads(line)))
+        return tuple(events)

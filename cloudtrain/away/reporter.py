@@ -67,7 +67,15 @@ class Reporter:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+        def look_again() -> None:
+            while True:
+                with contextlib.suppress(CloudtrainError):  # the next look may succeed
+                    self.look()
+                if self._over.wait(EVERY):
+                    return
+
+        thread = threading.Thread(target=look_again, name="reporter", daemon=True)
         thread.start()
         try:
             yield
@@ -127,13 +135,6 @@ class Reporter:
         if self.may_interrupt:
             self.may_interrupt = False
             raise KeyboardInterrupt
-
-    def _run(self) -> None:
-        while True:
-            with contextlib.suppress(CloudtrainError):  # the next look may succeed
-                self.look()
-            if self._over.wait(EVERY):
-                return
 
     def _carry_out(self, order: Order) -> None:
         run = self._records.active_run()

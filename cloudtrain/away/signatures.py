@@ -5,25 +5,22 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.core.codec import decode
-from cloudtrain.core.errors import CredentialsError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-import re
-import secrets
-import time
-from collections.abc import Callable
-
-from cloudtrain.core.errors import StoreError
+from cloudtrain.core.errors import CredentialsError, StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.retry import Retry
 from cloudtrain.state.away_record import HASHED, AwayRecord, desk_mark
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ORDER = b"cloudtrain order 1\n"
 STATE = b"cloudtrain desk state 1\n"
@@ -162,18 +159,18 @@ def read_small(store: ArtifactStore, path: str, largest: int, *, least: int = 0)
     StoreError, also if it has more than `largest`."""
     if not any(found.path == path and found.size >= least for found in store.list(path)):
         return None
-    data = REPLACED.call(lambda: _read(store, path, largest), on=StoreError)
+
+    def read() -> bytes:
+        data = b""
+        for chunk in store.download(path):
+            data += chunk
+            if len(data) > largest:
+                break
+        return data
+
+    data = REPLACED.call(read, on=StoreError)
     if len(data) > largest:
         raise StoreError(f"{store.uri.rstrip('/')}/{path} has more than {largest} bytes")
-    return data
-
-
-def _read(store: ArtifactStore, path: str, largest: int) -> bytes:
-    data = b""
-    for chunk in store.download(path):
-        data += chunk
-        if len(data) > largest:
-            break
     return data
 
 

@@ -66,7 +66,10 @@ class LogLines:
         if len(rest) > LONGEST:
             whole.append(rest)
             rest = ""
-        self._rest = _last_state(rest)
+        if "\r" in rest:  # the last state of a progress bar, which may write for minutes
+            shown = rest.rstrip("\r")
+            rest = shown.rpartition("\r")[2] + rest[len(shown) :][:1]
+        self._rest = rest
         return [clean(line) for line in whole]
 
     def flush(self) -> list[str]:
@@ -74,14 +77,6 @@ class LogLines:
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         self._decoder.reset()
         return [clean(rest)] if rest else []
-
-
-def _last_state(rest: str) -> str:
-    """Keep only the last state of a progress bar, which may write for minutes without a newline."""
-    if "\r" not in rest:
-        return rest
-    shown = rest.rstrip("\r")
-    return shown.rpartition("\r")[2] + rest[len(shown) :][:1]
 
 
 def _overwritten(line: str) -> str:

@@ -64,7 +64,12 @@ class TaskOutput:
         return shown
 
     def write(self, lines: list[tuple[str, str]]) -> None:
-        text = "".join(f"{self._prefix(task)}{line}\n" for task, line in lines)
+        text = ""
+        for task, line in lines:
+            prefix = self.prefix(task)
+            if self._colours:
+                prefix = f"\x1b[{_CODES[self.colour(task)]}m{prefix}\x1b[0m"
+            text += f"{prefix}{line}\n"
         with self._lock:
             self._stream.write(text)
             self._stream.flush()
@@ -79,11 +84,6 @@ class TaskOutput:
             known = [role_of(each) for each in known]
             task = role_of(task)
         return COLOURS[known.index(task) % len(COLOURS)]
-
-    def _prefix(self, task: str) -> str:
-        if not self._colours:
-            return self.prefix(task)
-        return f"\x1b[{_CODES[self.colour(task)]}m{self.prefix(task)}\x1b[0m"
 
 
 class Progress:

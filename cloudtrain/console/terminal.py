@@ -69,7 +69,9 @@ class TerminalConsole:
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Stage]:
         bar = _Bar(title, total)
-        self._begin(bar)
+        with self._lock:
+            self._stages.append(bar)
+            self._draw()
         try:
             yield bar
         except BaseException:
@@ -138,11 +140,6 @@ class TerminalConsole:
     def _print(self, text: Text) -> None:
         # soft_wrap: the terminal folds a long line of a task, so that it can be copied whole
         self._rich.print(text, soft_wrap=True)
-
-    def _begin(self, bar: _Bar) -> None:
-        with self._lock:
-            self._stages.append(bar)
-            self._draw()
 
     def _end(self, bar: _Bar, mark: Text) -> None:
         with self._lock:

@@ -147,7 +147,10 @@ class AzureIdentity:
         if not isinstance(error, ClientAuthenticationError):
             # azure-identity refuses a tenant or an authority, or a file that it was told of
             hint = "check `endpoints.auth` and the AZURE_* variables"
-            return CredentialsError(f"{asked}: {_words_of(error)}", hint=hint)
+            # What azure-identity does not foresee may repeat parts of a key.
+            foreseen = isinstance(error, OSError) or type(error) is ValueError
+            text = " ".join(str(error).split()) if foreseen else type(error).__name__
+            return CredentialsError(f"{asked}: {text}", hint=hint)
         status = self._transport.last if self._transport else None
         words = _condensed(str(error.message), asked=status is not None)
         if status == 429:
@@ -302,10 +305,3 @@ def _is_lost(error: Exception) -> bool:
     if isinstance(error, ServiceRequestError | ServiceResponseError | RequestException):
         return True
     return isinstance(error, OSError) and not isinstance(error, FileNotFoundError | PermissionError)
-
-
-def _words_of(error: Exception) -> str:
-    """Message of an exception; of one that azure-identity does not foresee, its class alone, as the
-    message may repeat parts of a key."""
-    foreseen = isinstance(error, OSError) or type(error) is ValueError
-    return " ".join(str(error).split()) if foreseen else type(error).__name__

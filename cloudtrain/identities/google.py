@@ -61,8 +61,12 @@ def explained(what: str, error: Exception) -> Exception:
         # Some have the answer, or the error that caused them, as a second argument.
         parts = [str(part).partition(" Details: ")[0] for part in error.args]
         words = ": ".join(part for part in parts[:2] if not part.startswith(("{", "<")))
-    code = type(error).__name__
-    return CredentialsError(f"{what}: {words}", hint=_cure(str(error), _described()), code=code)
+    path, given = _file(), None
+    with suppress(OSError, ValueError):  # secrets in it are not used
+        given = json.loads(path.read_text("utf-8"))
+    given = given if isinstance(given, dict) else {}
+    cure = _cure(str(error), {**given, "file": str(path)} if path.exists() else given)
+    return CredentialsError(f"{what}: {words}", hint=cure, code=type(error).__name__)
 
 
 def _is_lost(error: Exception) -> bool:
@@ -76,7 +80,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _cure(words: str, given: dict[str, Any]) -> str:
-    """Way to renew credentials of this kind, by the file that describes them."""
+    """Way to renew credentials of this kind, by what is in the `file` that describes them."""
     file, kind = str(given.get("file", "")), str(given.get("type", ""))
     named = os.environ.get(KEY_FILE)
     if named and not Path(named).is_file():
@@ -112,16 +116,6 @@ def _cure(words: str, given: dict[str, Any]) -> str:
     if file and kind != "authorized_user":
         return f"correct {file}, or `unset {KEY_FILE}` and run `{_LOGIN}`"
     return f"run `{_LOGIN}`" if kind else LOGIN
-
-
-def _described() -> dict[str, Any]:
-    """The file of the credentials: its content, with its path as `file`; {} if there is none.
-    Secrets in it are not used."""
-    path, found = _file(), {}
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text("utf-8"))
-    told = found if isinstance(found, dict) else {}
-    return {**told, "file": str(path)} if path.exists() else told
 
 
 def _file() -> Path:

@@ -13,6 +13,7 @@ import re
 import shlex
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ from cloudtrain.config import requirements, with_candidate
 from cloudtrain.config.cloud_rules import asked_at
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.model import ClusterConfig, Host
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.network import ServiceHost, host_of, is_below, is_loopback, named_host
 from cloudtrain.node.key_shapes import looks_like_key_name
 
@@ -38,7 +39,6 @@ PROJECT = (".git", ".hg", "pyproject.toml", "setup.py")
 """What the top folder of a project has: paths of a config may lead anywhere below it."""
 KEYS = re.compile(r"id_(rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk)")
 """Keys in ~/.ssh that OpenSSH offers to any host by itself (ssh_config(5), IdentityFile)."""
-
 
 OUTSIDE = "which is outside of its project"
 MOST_LOOKED_AT = 100_000
@@ -84,7 +84,16 @@ def file_facts(config: ClusterConfig) -> tuple[FileFact, ...]:
 
 
 def _of_reading(config: ClusterConfig) -> Iterator[FileFact]:
-    yield from _endpoints(config)
+    """Facts of what each candidate may have for itself."""
+    data = [each.source for each in config.data.values()]
+    for service in ("compute", "auth", "storage"):
+        url, field = getattr(config.endpoints, service), f"endpoints.{service}"
+        if url is None or field in config.defaults:
+            continue
+        host = host_of(url)
+        for cloud in asked_at(service, config.provider, config.artifacts.store, data):
+            if not cloud.signs_by_host and not is_below(host.name, cloud.credential_hosts):
+                yield _sent(field, f"{cloud.title} credentials", host, cloud.name)
     if config.identity is not None and "identity" not in config.defaults:
         text = f"lets its program on the nodes act as {config.identity} of your account"
         yield FileFact(kind="identity", field="identity", what=config.identity, text=text)
@@ -97,18 +106,6 @@ def _of_reading(config: ClusterConfig) -> Iterator[FileFact]:
             text=f"runs on this machine: {proxy.command}",
             content=_content(config, proxy.command),
         )
-
-
-def _endpoints(config: ClusterConfig) -> Iterator[FileFact]:
-    data = [each.source for each in config.data.values()]
-    for service in ("compute", "auth", "storage"):
-        url, field = getattr(config.endpoints, service), f"endpoints.{service}"
-        if url is None or field in config.defaults:
-            continue
-        host = host_of(url)
-        for cloud in asked_at(service, config.provider, config.artifacts.store, data):
-            if not cloud.signs_by_host and not is_below(host.name, cloud.credential_hosts):
-                yield _sent(field, f"{cloud.title} credentials", host, cloud.name)
 
 
 def _sent(field: str, what: str, host: ServiceHost, key: str) -> FileFact:
@@ -235,20 +232,16 @@ def _hosts(config: ClusterConfig, top: Path) -> Iterator[FileFact]:
                 text = f"logs in with the key {shown}, {OUTSIDE}"
                 yield FileFact(kind="file", field=f"{field}.key", what=f"key {shown}", text=text)
         if _is_here(host.address):
+            named = None
+            with suppress(ValueError):
+                named = named_host(host.address)._replace(port=host.port)
             yield FileFact(
                 kind="login",
                 field=f"{field}.address",
                 what=f"{host.user or ''}@{host.address}:{host.port}",
                 text=f"runs its program on this machine as {host.user or 'you'}: {host.address}",
-                host=_login_host(host),
+                host=named,
             )
-
-
-def _login_host(host: Host) -> ServiceHost | None:
-    try:
-        return named_host(host.address)._replace(port=host.port)
-    except ValueError:
-        return None
 
 
 def _is_here(address: str) -> bool:

@@ -26,23 +26,18 @@ class FileUses:
 
 
 def file_uses(config: ClusterConfig) -> FileUses:
-    readings = [with_candidate(config, each) for each in config.candidates] or [config]
-    programs = dict.fromkeys(name for each in readings for name in _programs(each))
-    hosts = dict.fromkeys(name for each in readings for name in _hosts(each))
-    return FileUses(
-        variables=tuple(sorted({*_variables(config), *config.secrets.values()})),
-        programs=tuple(programs),
-        hosts=tuple(hosts),
-        data=tuple(dict.fromkeys(each.source for one in readings for each in one.data.values())),
-    )
-
-
-def _variables(config: ClusterConfig) -> Iterator[str]:
-    """Of the file as it is now; none if it can no longer be read."""
     from cloudtrain.config.additions import tree_now
 
-    for _, value in scalars(tree_now(config, Path(config.source).name)):
-        yield from variables(value.source)
+    readings = [with_candidate(config, each) for each in config.candidates] or [config]
+    # Of the file as it is now; none if it can no longer be read.
+    values = scalars(tree_now(config, Path(config.source).name))
+    read = {name for _, value in values for name in variables(value.source)}
+    return FileUses(
+        variables=tuple(sorted({*read, *config.secrets.values()})),
+        programs=tuple(dict.fromkeys(name for each in readings for name in _programs(each))),
+        hosts=tuple(dict.fromkeys(name for each in readings for name in _hosts(each))),
+        data=tuple(dict.fromkeys(each.source for one in readings for each in one.data.values())),
+    )
 
 
 def _programs(config: ClusterConfig) -> Iterator[str]:
@@ -63,20 +58,16 @@ def _hosts(config: ClusterConfig) -> Iterator[str]:
     endpoints = config.endpoints
     for url in (endpoints.compute, endpoints.auth, endpoints.storage):
         yield from _host(url)
-    if config.code.git is not None:
-        yield from _host(_as_url(config.code.git))
+    if (git := config.code.git) is not None:
+        place, colon, _ = git.partition(":")  # `git@host:path`
+        is_url = "://" in git or not colon or "/" in place
+        yield from _host(git if is_url else f"ssh://{place}")
     for source in config.data.values():
         if source.source.startswith("https://"):
             yield from _host(source.source)
     proxy = config.network.ssh_proxy
     for hop in (proxy.jump or "").split(",") if proxy is not None else ():
         yield from _host(f"ssh://{hop}")
-
-
-def _as_url(git: str) -> str:
-    """`git@host:path` as a URL."""
-    place, colon, _ = git.partition(":")
-    return git if "://" in git or not colon or "/" in place else f"ssh://{place}"
 
 
 def _host(url: str | None) -> Iterator[str]:
