@@ -18,16 +18,16 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import (
-    dry_run,
     identity,
     images,
     listing,
     network,
-    node_identity,
+    permissions,
     quota,
     requests,
     reservations,
     spot,
+    vms,
     xml,
 )
 from cloudtrain.providers.aws.client import Ec2Client
@@ -59,7 +59,7 @@ def check(
     first = {region: next(p for p in places if p.region == region) for region in where}
     types: dict[str, Mapping[str, Ec2MachineType]] = {}
     found = [caller, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
-    of_identity = list(node_identity.check(ec2, where[0], plan))
+    of_identity = list(permissions.check_identity(ec2, where[0], plan))
     found += of_identity
     found += session_manager(ec2, where[0], plan)
     found += free_plan(ec2, where[0], plan)
@@ -79,7 +79,7 @@ def check(
     latest = if_told(lambda: reservations.latest_end(ec2, where, plan), None)
     if plan.config.limits.max_lifetime is not None or latest is not None:
         found.append(finding("lifetime", lambda: _lifetime(schedules, where[0], latest)))
-    may = partial(dry_run.permissions, ec2, [*first.values()], plan)
+    may = partial(vms.dry_run, ec2, [*first.values()], plan)
     has_profile = any(each.ok and each.told for each in of_identity)
     return (*found, finding("permissions", partial(may, has_profile=has_profile)))
 
@@ -354,8 +354,8 @@ def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[boo
         return None, f"{identity}: {NOT_REPORTED}"
 
     def ask() -> tuple[bool | None, str]:
-        role = str(node_identity.role_of(ec2, client, identity)["Arn"])
-        decided = node_identity.simulated(ec2, client, role, NODE_ACTIONS)
+        role = str(permissions.role_of(ec2, client, identity)["Arn"])
+        decided = permissions.simulated(ec2, client, role, NODE_ACTIONS)
         lacks = ", ".join(action for action, each in decided.items() if each != "allowed")
         return not lacks, f"{identity} lacks {lacks}" if lacks else f"{identity} has rights"
 

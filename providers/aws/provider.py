@@ -31,14 +31,13 @@ from cloudtrain.providers.aws import (
     quota,
     requests,
     reservations,
-    resources,
     spot,
     ssh_service,
-    teardown,
     vms,
 )
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import Schedules, name_of
+from cloudtrain.providers.aws.resources import KINDS, delete_all, delete_from_inside, of_kind
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.aws.zones import Regions, split
@@ -133,7 +132,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
     ) -> PartialList[Resource]:
-        asks = [partial(resources.of_kind, kind=kind, cluster=cluster) for kind in resources.KINDS]
+        asks = [partial(of_kind, kind=kind, cluster=cluster) for kind in KINDS]
         found = self._regions.ask(asks, places)
         ours = PartialList.of_read(found, found.not_asked)
         return PartialList((r for r in ours if cluster in (None, r.cluster)), ours.not_asked)
@@ -321,7 +320,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         return vms.serial_log(self._ec2, machine)
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        teardown.delete_all(self._ec2, machines, resources, launched=self._just_launched)
+        delete_all(self._ec2, machines, resources, launched=self._just_launched)
         for region in sorted({machine.place.region for machine in machines}):
             ends = [
                 name_of(m.id, m.node.expires)
@@ -331,7 +330,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
             self._schedules.drop(region, ends)
 
     def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        teardown.delete_from_inside(self._ec2, machines)
+        delete_from_inside(self._ec2, machines)
 
     def _just_launched(self, id: str) -> bool:
         with self._lock:

@@ -9,12 +9,14 @@ from functools import partial
 
 from cloudtrain.core.errors import (
     CloudConfigError,
+    NodesError,
     NotFoundError,
     PermissionsError,
     QuotaError,
     if_told,
 )
 from cloudtrain.core.model import NodePlan, Plan
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base import findings as base
 from cloudtrain.providers.base.driver import Location
@@ -41,6 +43,7 @@ from cloudtrain.providers.gcp.permissions import (
     least,
     missing,
 )
+from cloudtrain.providers.gcp.tpus import Tpus, runtime_of
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
@@ -271,3 +274,77 @@ def _serves(key: str | None, region: str) -> bool:
     found = re.search(r"/locations/([^/]+)/", key or "")
     where = found[1] if found else ""
     return where == region or re.fullmatch(FACTS.region, where) is None
+
+
+# ── Checks before `up` of a TPU: the API, the zones that have the type, its software version ──
+
+
+ZONES = "https://docs.cloud.google.com/tpu/docs/regions-zones"
+
+
+def tpu_places(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Location, ...]:
+    """The places of the placement, in its order. A region is replaced by its zones that have the
+    TPU type.
+
+    Raises CloudConfigError for a place that does not exist or has no such TPU.
+    """
+    machine = str(plan.nodes[0].machine)
+    entries = zones.zones(api, plan)
+    every = tuple(dict.fromkeys(place for found in entries.values() for place in found))
+    try:
+        lacks = fan_out(every, lambda p: tpus.lacks(p.zone, "acceleratorTypes", machine), name=str)
+    except NodesError as failed:  # the zones' answers are alike
+        raise next(iter(failed.failures.values())) from failed
+    lacking = {place for place, lack in zip(every, lacks, strict=True) if lack}
+    wanted: dict[Location, None] = {}
+    for entry, found in entries.items():
+        good = [place for place in found if place not in lacking]
+        if not good:
+            raise CloudConfigError(
+                f"placement {entry} has no TPU {machine}", hint=f"see {ZONES} for zones that do"
+            )
+        wanted.update(dict.fromkeys(good))
+    return tuple(wanted)
+
+
+def check_tpu(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
+    """One finding per subject; only one in all if the project cannot be reached."""
+    found: list[Location] = []
+
+    def listed() -> str:
+        return f"enabled; {len(tpus.listed())} TPUs in the project"
+
+    def machines() -> str:
+        found.extend(tpu_places(api, tpus, plan))
+        hosts = len(plan.nodes)
+        what = f"1 × {plan.nodes[0].machine} with {hosts} host{'s' if hosts > 1 else ''}"
+        return f"{what} in {', '.join(map(str, found))}"
+
+    first = of_project(api, {})
+    if not first.ok:
+        return (first,)
+    service = finding("Cloud TPU API", listed)
+    identity = node_identity.check(api, plan)
+    findings = [first, finding("permissions", partial(permissions, api, plan))]
+    if not service.ok:
+        return (*findings, service)
+    findings += [*identity, service, finding("machines", machines)]
+    if found:
+        findings.append(finding("image", partial(_runtime, tpus, plan, found)))
+    regions = list(dict.fromkeys(place.region for place in found))
+    findings += of_network(api, plan, regions)
+    findings += of_disk_key(plan, regions)
+    quota = f"TPU quota is {NOT_REPORTED}: see https://console.cloud.google.com/iam-admin/quotas"
+    findings.append(Finding(what="quota", ok=True, text=quota, told=False))
+    return tuple(findings)
+
+
+def _runtime(tpus: Tpus, plan: Plan, found: Sequence[Location]) -> str:
+    runtime = runtime_of(plan)
+    lacking = [str(p) for p in found if tpus.lacks(p.zone, "runtimeVersions", runtime)]
+    if lacking:
+        raise CloudConfigError(
+            f"no TPU software version {runtime} in {', '.join(lacking)}",
+            hint="see https://docs.cloud.google.com/tpu/docs/runtimes",
+        )
+    return f"TPU software version {runtime}"

@@ -23,7 +23,7 @@ from cloudtrain.core.model import (
 )
 from cloudtrain.providers.base.answers import unix_time
 from cloudtrain.providers.base.driver import LaunchRequest, Location
-from cloudtrain.providers.gcp import listing, requests, scheduling, spot
+from cloudtrain.providers.gcp import listing, requests, scheduling, zones
 from cloudtrain.providers.gcp.images import GcpImage, path_of
 from cloudtrain.providers.gcp.machine_types import shape
 from cloudtrain.providers.gcp.requests import ClusterNetwork
@@ -478,7 +478,7 @@ def test_a_node_of_a_reservation_names_it(bound: frozenset[str], model: str) -> 
 
 def test_a_question_about_a_zone_is_one_that_google_takes() -> None:
     place = Location(region="us-central1", zone="us-central1-a")
-    asked = spot.question(place, "g2-standard-4", 2000)
+    asked = zones.advice_request(place, "g2-standard-4", 2000)
     method, _ = api().route("POST", "/compute/v1/projects/p/regions/us-central1/advice/capacity")
     api().take(method, json.dumps(asked).encode())
     assert asked["size"] == 1000
