@@ -163,16 +163,16 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> str:
 
 def _existing(ec2: Ec2Client, region: str, plan: Plan) -> set[str]:
     """The names of the cluster's VMs, which need no further place in a reservation."""
-    asked = requests.filters(**{f"tag:{labels.CLUSTER}": plan.config.name})
-    answer = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
-    private = plan.config.network.private
-    found = [listing.to_vm(each, region, private=private) for each in listing.instances(answer)]
+    there = listing.find(ec2, region, **{f"tag:{labels.CLUSTER}": plan.config.name})
+    found = [listing.to_vm(it, region, private=plan.config.network.private) for it in there]
     return {m.node.name for m in found if m is not None and m.node.state != "gone"}
 
 
 def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> str:
     """Report what is left in the plan's reservations."""
     texts, names = [], _existing(ec2, region, plan)
+    lifetime = plan.config.limits.max_lifetime
+    end = None if lifetime is None else ec2.timing.clock.now() + lifetime
     for bought in reservations.of_plan(plan):
         if reservations.is_group(bought.name):
             texts.append(f"{bought.name}: EC2 chooses in it; what is left is {NOT_REPORTED}")
@@ -189,17 +189,10 @@ def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> str:
                 hint="enlarge the reservation, or ask for fewer nodes",
                 scope="zone",
             )
-        texts.append(reservations.described(found) + _ends_early(ec2, found, plan))
+        texts.append(reservations.described(found))
+        if not found.block and found.ends is not None and (end is None or end > found.ends):
+            texts[-1] += ", before its nodes end: they run on then, on demand"
     return "; ".join(texts)
-
-
-def _ends_early(ec2: Ec2Client, found: reservations.Reservation, plan: Plan) -> str:
-    lifetime = plan.config.limits.max_lifetime
-    if found.block or found.ends is None:
-        return ""
-    if lifetime is not None and ec2.timing.clock.now() + lifetime <= found.ends:
-        return ""
-    return ", before its nodes end: they run on then, on demand"
 
 
 def _quota(
@@ -242,8 +235,7 @@ UPGRADE = (
 
 def free_plan(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
     """Yield a finding for an account on the Free plan; none for any other, or if nobody may ask."""
-    # EC2's own refusal says the same.
-    eligible = if_told(lambda: sorted(_eligible(ec2, region)) if _is_free(ec2) else None, None)
+    eligible = if_told(lambda: _eligible(ec2, region), None)  # EC2's own refusal says the same
     if eligible is not None:
         yield finding("account", lambda: _launchable(plan, eligible))
 
@@ -263,20 +255,18 @@ def _launchable(plan: Plan, eligible: Sequence[str]) -> str:
     )
 
 
-def _is_free(ec2: Ec2Client) -> bool:
-    client = quota.service(ec2, "freetier", HOME)
+def _eligible(ec2: Ec2Client, region: str) -> list[str] | None:
+    """The types of x86-64 that the Free plan may launch; None if the account is on no Free plan."""
+    client = ec2.service("freetier", HOME)
     if client is None:
-        return False
+        return None
     with ec2.mapped("GetAccountPlanState"):
-        return bool(client.get_account_plan_state()["accountPlanType"] == "FREE")
-
-
-def _eligible(ec2: Ec2Client, region: str) -> Iterator[str]:
-    """Yield the types of x86-64 that a Free plan may launch."""
+        if client.get_account_plan_state()["accountPlanType"] != "FREE":
+            return None
     wanted = {"free-tier-eligible": "true", "processor-info.supported-architecture": "x86_64"}
     asked = requests.filters(**wanted)
-    for each in ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", asked):
-        yield xml.text(each, "instanceType")
+    found = ec2.pages(region, "DescribeInstanceTypes", "instanceTypeSet", asked)
+    return sorted(xml.text(each, "instanceType") for each in found)
 
 
 def disk_keys(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> Iterator[Finding]:
@@ -293,7 +283,7 @@ def _disk_key(ec2: Ec2Client, region: str, key: str) -> str:
 
     https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
     """
-    client = quota.service(ec2, "kms", region)
+    client = ec2.service("kms", region)
     if client is None:
         return f"{region}: {NOT_REPORTED}"
     try:
@@ -349,7 +339,7 @@ def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[boo
     """True if the identity's role may register a node (None: not known), and a text on that."""
     if identity is None:
         return False, "no `identity:`"
-    client = quota.service(ec2, "iam", region)
+    client = ec2.service("iam", region)
     if client is None:
         return None, f"{identity}: {NOT_REPORTED}"
 
@@ -368,7 +358,7 @@ def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[boo
 
 def _by_default(ec2: Ec2Client, region: str) -> tuple[bool | None, str]:
     """The same for the region's default role."""
-    client = quota.service(ec2, "ssm", region)
+    client = ec2.service("ssm", region)
     what = f"default host management in {region}"
     if client is None:
         return None, f"{what}: {NOT_REPORTED}"

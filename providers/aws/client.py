@@ -154,6 +154,18 @@ class Ec2Client:
 
         return self.timing.call(once)
 
+    def service(self, name: str, region: str, endpoint: str | None = None) -> Any:
+        """boto3's client for another service; None if only EC2 has a custom endpoint."""
+        from botocore.config import Config
+
+        variable = f"AWS_ENDPOINT_URL_{name.upper().replace('-', '_')}"
+        url = endpoint or os.environ.get(variable) or os.environ.get("AWS_ENDPOINT_URL")
+        if self.endpoint and not url:
+            return None
+        quick = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
+        with self.mapped(f"{name} in {region}"):
+            return self.identity.client(name, region_name=region, endpoint_url=url, config=quick)
+
     def session(self) -> Any:
         """boto3's session, with the user's profile and the standard credential chain."""
         return self.identity.session()

@@ -25,7 +25,7 @@ from cloudtrain.core.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.providers.aws import quota, requests, xml
+from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base import boot, labels
 from cloudtrain.providers.base.driver import Vm
@@ -58,7 +58,7 @@ class Schedules:
 
     def _find(self, region: str) -> str | None:
         try:
-            client = quota.service(self._ec2, "iam", region)
+            client = self._ec2.service("iam", region)
             if client is None:
                 return None
             with self._ec2.mapped("GetRole"):
@@ -210,7 +210,7 @@ class Schedules:
             self._ec2.call(f"DeleteSchedule {name}", lambda: client.delete_schedule(Name=name))
 
     def _client(self, region: str) -> Any:
-        return quota.service(self._ec2, "scheduler", region)
+        return self._ec2.service("scheduler", region)
 
 
 PREFIX = "cloudtrain-"

@@ -6,7 +6,6 @@ import re
 
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Principal
-from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 
 ANYWHERE = "us-east-1"
@@ -25,7 +24,7 @@ def arn(ec2: Ec2Client, config: ClusterConfig) -> str | None:
     placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
     named = next((found[0] for found in placed if found), None)
     region = named or ec2.session().region_name or ANYWHERE
-    client = quota.service(ec2, "sts", region, config.endpoints.auth)
+    client = ec2.service("sts", region, config.endpoints.auth)
     if client is None:
         return None
     with ec2.mapped("GetCallerIdentity"):

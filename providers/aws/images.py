@@ -9,6 +9,7 @@ from cloudtrain.core.errors import CloudConfigError
 from cloudtrain.core.model import NodePlan
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.facts import IMAGE_GB
 from cloudtrain.providers.aws.types import AwsImage
 from cloudtrain.providers.aws.xml import Tree
 
@@ -75,8 +76,8 @@ def _newest(ec2: Ec2Client, region: str, name: str) -> AwsImage | None:
     usable = [each for each in found if xml.text(each, "imageState") in ("", "available")]
     if name == "deeplearning":
         usable = _first_kind(usable)
-    newest = max(usable, key=_age, default=None)
-    return _image(newest) if newest is not None else None
+    usable.sort(key=lambda each: (xml.text(each, "creationDate"), xml.text(each, "name")))
+    return _image(usable[-1]) if usable else None
 
 
 def _first_kind(images: Sequence[Tree]) -> list[Tree]:
@@ -93,20 +94,13 @@ def _wanted(owner: str, *patterns: str) -> dict[str, object]:
     return {"Owner": [owner], **requests.filters(name=patterns, architecture="x86_64")}
 
 
-def _age(image: Tree) -> tuple[str, str]:
-    return xml.text(image, "creationDate"), xml.text(image, "name")
-
-
 def _image(found: Tree) -> AwsImage:
     root = xml.text(found, "rootDeviceName") or "/dev/sda1"
-    sizes = [
-        xml.text(xml.part(disk, "ebs"), "volumeSize")
-        for disk in xml.items(found, "blockDeviceMapping")
-        if xml.text(disk, "deviceName") == root
-    ]
+    disks = xml.items(found, "blockDeviceMapping")
+    sizes = [xml.part(each, "ebs") for each in disks if xml.text(each, "deviceName") == root]
     return AwsImage(
         id=xml.text(found, "imageId"),
         name=xml.text(found, "name"),
         root=root,
-        size_gb=int(sizes[0]) if sizes and sizes[0].isdecimal() else 8,
+        size_gb=(xml.number(sizes[0], "volumeSize") if sizes else 0) or IMAGE_GB,
     )

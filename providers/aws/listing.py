@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.core.partial_list import NotAsked
-from cloudtrain.providers.aws import faults, xml
+from cloudtrain.providers.aws import faults, requests, xml
+from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import ip_address, unix_time
@@ -44,6 +47,7 @@ def listed_vm(
     internal = xml.text(instance, "privateIpAddress")
     state = _state(instance)
     reason = xml.part(instance, "stateReason") if state == "gone" else {}
+    profile = xml.text(xml.part(instance, "iamInstanceProfile"), "arn")
     return Vm(
         cluster=ours.cluster,
         node=Node(
@@ -54,7 +58,7 @@ def listed_vm(
             placement=zone or region,
             machine=xml.text(instance, "instanceType"),
             provisioning=_provisioning(instance),
-            identities=tuple(filter(None, [_profile(instance)])),
+            identities=(profile,) if profile else (),
             created=unix_time(xml.text(instance, "launchTime")),
             expires=ours.expires,
             **ours.node_fields,
@@ -84,8 +88,10 @@ def _provisioning(instance: Tree) -> Provisioning:
     return Provisioning(market="reservation", name=name) if name else ON_DEMAND
 
 
-def _profile(instance: Tree) -> str:
-    return xml.text(xml.part(instance, "iamInstanceProfile"), "arn")
+def find(ec2: Ec2Client, region: str, **wanted: str | Sequence[str]) -> list[Tree]:
+    """The instances that match these filters (`requests.filters`), from all pages."""
+    asked = requests.filters(**wanted)
+    return instances(ec2.pages(region, "DescribeInstances", "reservationSet", asked))
 
 
 def instances(reservations: list[Tree]) -> list[Tree]:

@@ -153,8 +153,8 @@ def _efa_cards(network: Tree) -> tuple[int, ...]:
     """
     if xml.text(network, "efaSupported") != "true":
         return ()
-    cards = max(_number(network, "maximumNetworkCards"), 1)
-    most = _number(xml.part(network, "efaInfo"), "maximumEfaInterfaces") or 1
+    cards = max(xml.number(network, "maximumNetworkCards"), 1)
+    most = xml.number(xml.part(network, "efaInfo"), "maximumEfaInterfaces") or 1
     return tuple(range(cards))[-most:]
 
 
@@ -163,11 +163,11 @@ def _machine_type(found: Tree) -> Ec2MachineType:
     groups = xml.items(xml.part(found, "placementGroupInfo"), "supportedStrategies")
     return Ec2MachineType(
         name=xml.text(found, "instanceType"),
-        vcpus=_number(xml.part(found, "vCpuInfo"), "defaultVCpus"),
-        memory_gib=_number(xml.part(found, "memoryInfo"), "sizeInMiB") / 1024,
+        vcpus=xml.number(xml.part(found, "vCpuInfo"), "defaultVCpus"),
+        memory_gib=xml.number(xml.part(found, "memoryInfo"), "sizeInMiB") / 1024,
         gpu=xml.text(gpus[0], "name") if gpus else "",
         maker=xml.text(gpus[0], "manufacturer") if gpus else "",
-        gpus=sum(_number(gpu, "count") for gpu in gpus),
+        gpus=sum(xml.number(gpu, "count") for gpu in gpus),
         architectures=tuple(xml.items(xml.part(found, "processorInfo"), "supportedArchitectures")),
         scratch_gb=_scratch_gb(found),
         spot="spot" in xml.items(found, "supportedUsageClasses"),
@@ -183,7 +183,7 @@ def _scratch_gb(found: Tree) -> int | None:
     """
     if not xml.text(found, "instanceStorageSupported"):
         return None
-    return _number(xml.part(found, "instanceStorageInfo"), "totalSizeInGB")
+    return xml.number(xml.part(found, "instanceStorageInfo"), "totalSizeInGB")
 
 
 def _fast(network: Tree) -> bool:
@@ -192,8 +192,3 @@ def _fast(network: Tree) -> bool:
     speeds = [] if performance.startswith("Up to") else re.findall(r"(\d+) Gigabit", performance)
     efa = xml.text(network, "efaSupported") == "true"
     return efa or any(int(speed) >= 100 for speed in speeds)
-
-
-def _number(found: Tree, name: str) -> int:
-    text = xml.text(found, name)
-    return int(text) if text.isdecimal() else 0

@@ -161,9 +161,7 @@ class SecurityGroup:
         self._region = region
         self._vpc = vpc
         self._plan = plan
-        self._cluster = plan.config.name
-        self._tags = labels.on_resources(plan)
-        self._name = labels.group_name(self._cluster)
+        self._name = labels.group_name(plan.config.name)
 
     def make(self, caller: str, journal: Journal, *, efa: bool = False) -> str:
         """Create the group, or adopt and repair an existing one. Returns its ID. Raises
@@ -195,16 +193,8 @@ class SecurityGroup:
     def _create(self, journal: Journal) -> str:
         journal(ResourceRequested(what="security group", name=self._name))
         try:
-            answer = self._ec2.ask(
-                self._region,
-                "CreateSecurityGroup",
-                {
-                    "GroupName": self._name,
-                    "GroupDescription": f"cloudtrain cluster {self._cluster}",
-                    "VpcId": self._vpc,
-                    **requests.tagged(["security-group"], self._tags),
-                },
-            )
+            asked = requests.security_group(self._plan, self._vpc)
+            answer = self._ec2.ask(self._region, "CreateSecurityGroup", asked)
         except NameTakenError:
             # An earlier call whose answer was lost, or a call from another machine of this user.
             found = self._ec2.timing.until(self.find, within=self._ec2.timing.listing)
@@ -216,7 +206,9 @@ class SecurityGroup:
     def _repaired(self, id: str, caller: str, efa: bool) -> bool | None:
         """Remove SSH rules for other addresses and add missing rules. Returns None while a new
         group is not yet known everywhere in EC2."""
-        group = self._described(id)
+        asked = requests.filters(group_id=id)
+        found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
+        group = next((each for each in found if xml.text(each, "groupId") == id), None)
         if group is None:
             return None
         rules = xml.items(group, "ipPermissions")
@@ -231,16 +223,10 @@ class SecurityGroup:
             changes.append(("AuthorizeSecurityGroupEgress", requests.from_itself(id)))
         return all(self._changed(call, id, rule) for call, rule in changes) or None
 
-    def _described(self, id: str) -> Tree | None:
-        asked = requests.filters(group_id=id)
-        found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
-        return next((group for group in found if xml.text(group, "groupId") == id), None)
-
     def _changed(self, call: str, id: str, rule: Mapping[str, object]) -> bool:
         """Change one rule a call: EC2 refuses all if one rule already exists or is already gone."""
         try:
-            asked = {"GroupId": id, "IpPermissions": [rule]}
-            self._ec2.ask(self._region, call, asked)
+            self._ec2.ask(self._region, call, {"GroupId": id, "IpPermissions": [rule]})
         except (NameTakenError, NotFoundError) as error:
             return error.code.startswith("InvalidPermission.")
         return True
@@ -248,11 +234,7 @@ class SecurityGroup:
 
 def _names(rules: list[Tree], group: str) -> bool:
     """True if a rule allows all traffic from, or to, the members of this group."""
-    return any(
-        rule.get("ipProtocol") == requests.ALL
-        and any(xml.text(each, "groupId") == group for each in xml.items(rule, "groups"))
-        for rule in rules
-    )
+    return any(_is_all(rule) and group in _members(rule) for rule in rules)
 
 
 def _sources(rule: Tree) -> list[str]:
@@ -275,13 +257,8 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journa
     found = next((each for each in there if xml.text(each, "groupName") == name), None)
     if found is None:
         journal(ResourceRequested(what="placement group", name=name))
-        asked = {
-            "GroupName": name,
-            "Strategy": "cluster",
-            **requests.tagged(["placement-group"], labels.on_resources(plan)),
-        }
         try:
-            ec2.ask(place.region, "CreatePlacementGroup", asked)
+            ec2.ask(place.region, "CreatePlacementGroup", requests.placement_group(name, plan))
         except NameTakenError:
             pass  # an earlier call whose answer was lost
         except CloudError as error:
@@ -355,7 +332,7 @@ def describe_groups(groups: Sequence[Tree], names: Sequence[str]) -> str:
     rules = [rule for group in groups for rule in xml.items(group, "ipPermissions")]
     listed = any(xml.items(rule, "prefixListIds") for rule in rules)
     words = ", ".join(names)
-    members = {xml.text(each, "groupId") for rule in rules for each in xml.items(rule, "groups")}
+    members = {group for rule in rules for group in _members(rule)}
     inside = members & set(names) or any(_sources(rule) for rule in rules if _is_all(rule))
     if not inside and not listed:
         raise CloudConfigError(

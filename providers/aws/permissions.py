@@ -16,7 +16,6 @@ from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, 
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.store_kinds import BucketUri, own_uris
-from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import ROLE
 from cloudtrain.providers.aws.facts import FACTS, FOLDER
@@ -57,14 +56,23 @@ def policy() -> dict[str, Any]:
 def policy_for(config: ClusterConfig) -> dict[str, Any]:
     """The least policy for all that this file uses, in its partition."""
     parts = [policy(), policy_of_schedules()]
-    parts += [policy_of_identity(name) for name in _identities(config)]
+    given = (config.identity, config.away.identity)
+    names = dict.fromkeys(name.rpartition("/")[2] for name in given if name)
+    parts += map(policy_of_identity, names)
     proxy = config.network.ssh_proxy
     parts += [policy_of_sessions()] if proxy is not None and proxy.ssm else []
     parts += [policy_of_disk_key(config.disk_key)] if config.disk_key else []
     parts += _of_buckets(config)
     unused = {row["action"] for row in fact_tables.rows(FOLDER, "permissions") if row["only_for"]}
-    for use in _uses(config):
-        unused -= {*fact_tables.actions(FOLDER, only_for=use)}
+    groups = [group.provisioning for group in config.nodes.values()]
+    uses = {  # by the column `only_for`
+        "spot": any(each.market == "spot" for each in groups),
+        "reservation": any(each.name for each in groups),
+        "own firewall": not config.network.firewall,
+    }
+    for use, is_used in uses.items():
+        if is_used:
+            unused -= {*fact_tables.actions(FOLDER, only_for=use)}
     statements = []
     for statement in (each for part in parts for each in part["Statement"]):
         actions = [action for action in statement["Action"] if action not in unused]
@@ -75,22 +83,6 @@ def policy_for(config: ClusterConfig) -> dict[str, Any]:
     found = text(_document(*statements)).replace('"arn:aws:', f'"arn:{partition}:')
     document: dict[str, Any] = json.loads(found)
     return document
-
-
-def _uses(config: ClusterConfig) -> Iterator[str]:
-    """Yield what the file uses of the column `only_for` of permissions.csv."""
-    groups = [group.provisioning for group in config.nodes.values()]
-    if any(each.market == "spot" for each in groups):
-        yield "spot"
-    if any(each.name for each in groups):
-        yield "reservation"
-    if not config.network.firewall:
-        yield "own firewall"
-
-
-def _identities(config: ClusterConfig) -> list[str]:
-    given = (config.identity, config.away.identity)
-    return list(dict.fromkeys(name.rpartition("/")[2] for name in given if name))
 
 
 def _of_buckets(config: ClusterConfig) -> Iterator[dict[str, Any]]:
@@ -217,7 +209,7 @@ def check_identity(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]
     identity = plan.config.identity
     if identity is None:
         return
-    client, roles = quota.service(ec2, "iam", region), []
+    client, roles = ec2.service("iam", region), []
 
     def attached() -> str:
         if client is None:

@@ -29,7 +29,6 @@ from cloudtrain.providers.aws import (
     network,
     permissions,
     quota,
-    requests,
     reservations,
     spot,
     ssh_service,
@@ -38,7 +37,7 @@ from cloudtrain.providers.aws import (
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import Schedules, name_of
 from cloudtrain.providers.aws.resources import KINDS, delete_all, delete_from_inside, of_kind
-from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
+from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.aws.zones import Regions, split
 from cloudtrain.providers.base import boot, image_pins, labels
@@ -100,16 +99,15 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         return permissions.text(permissions.policy_for(config))
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        return machine_types.facts(self._ec2, self._regions_of(plan), names)
+        def regions() -> Iterator[str]:  # asks for the placement only if they are wanted
+            yield from dict.fromkeys(place.region for place in self._regions.places(plan))
+
+        return machine_types.facts(self._ec2, regions(), names)
 
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
     ) -> PartialList[Allowance]:
         return self._regions.ask([partial(quota.allowances, machines=machines)], regions)
-
-    def _regions_of(self, plan: Plan) -> Iterator[str]:
-        """Query the placement only if its regions are wanted."""
-        yield from dict.fromkeys(place.region for place in self._regions.places(plan))
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return self._regions.places(plan)
@@ -140,22 +138,25 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal
     ) -> ClusterNetwork:
-        self._refuse_unusable(plan, place)
-        found: dict[tuple[str, ...], AwsImage] = {}
-        chosen: dict[str, AwsImage] = {}
-        for node in plan.nodes:
-            names = images.choices(plan.config.image, node)
-            if names not in found:
-                found[names] = self._image(plan, place.region, names, journal)
-            chosen[node.name] = found[names]
+        if reservations.of_plan(plan):
+            there = self.machines(plan.config.name, place)
+            names = {machine.node.name for machine in there if machine.node.state != "gone"}
+            reservations.refuse_unusable(self._ec2, place, plan, names)
+        chosen = self._images(plan, place.region, journal)
         subnet = network.subnet(self._ec2, place, plan.config.network, nodes=len(plan.nodes))
         close = machine_types.stands_close(self._ec2, place.region, plan)
         cards = machine_types.efa_cards(self._ec2, place.region, plan) if close else ()
         reserved = reservations.placement_group(self._ec2, place, plan)
         grouped = close and not reserved and not reservations.has_blocks(plan)
+        groups = plan.config.network.firewall
+        if groups is None:
+            group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
+            groups = (group.make(caller, journal, efa=bool(cards)),)
+        else:
+            network.existing_groups(self._ec2, place.region, subnet.vpc, groups)
         return ClusterNetwork(
             subnet=subnet,
-            groups=self._groups(plan, place, subnet, caller, journal, efa=bool(cards)),
+            groups=groups,
             placement_group=(
                 network.placement_group(self._ec2, place, plan, journal) if grouped else ""
             ),
@@ -164,61 +165,37 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
             efa_cards=cards,
         )
 
-    def _refuse_unusable(self, plan: Plan, place: Location) -> None:
-        """Raise CapacityError or CloudConfigError for a reservation that new nodes cannot use."""
-        if reservations.of_plan(plan):
-            there = self.machines(plan.config.name, place)
-            names = {machine.node.name for machine in there if machine.node.state != "gone"}
-            reservations.refuse_unusable(self._ec2, place, plan, names)
-
-    def _groups(
-        self,
-        plan: Plan,
-        place: Location,
-        subnet: Subnet,
-        caller: str,
-        journal: Journal,
-        *,
-        efa: bool,
-    ) -> tuple[str, ...]:
-        """The user's security groups, or our own, created or adopted."""
-        given = plan.config.network.firewall
-        if given is not None:
-            network.existing_groups(self._ec2, place.region, subnet.vpc, given)
-            return given
-        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
-        return (group.make(caller, journal, efa=efa),)
-
     def is_close(self, network: ClusterNetwork) -> bool:
         return bool(network.placement_group)
 
-    def _image(self, plan: Plan, region: str, names: tuple[str, ...], journal: Journal) -> AwsImage:
-        return image_pins.pinned_image(
-            plan,
-            f"{region}/{'|'.join(names)}",
-            journal,
-            choose=lambda: images.find(self._ec2, region, names),
-            exact=lambda id: images.find(self._ec2, region, (id,)),
-            id_of=lambda image: image.id,
-        )
+    def _images(self, plan: Plan, region: str, journal: Journal) -> dict[str, AwsImage]:
+        """The image of each node."""
+        wanted = {node.name: images.choices(plan.config.image, node) for node in plan.nodes}
+        found = {
+            names: image_pins.pinned_image(
+                plan,
+                f"{region}/{'|'.join(names)}",
+                journal,
+                choose=partial(images.find, self._ec2, region, names),
+                exact=lambda id: images.find(self._ec2, region, (id,)),
+                id_of=lambda image: image.id,
+            )
+            for names in dict.fromkeys(wanted.values())
+        }
+        return {name: found[names] for name, names in wanted.items()}
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         begun = self._timing.clock.now()
         machine = vms.launch(self._ec2, order)
         with self._lock:
             self._launched[machine.id] = begun
-        self._arm(order, machine)
+        if order.expires is not None:
+            try:
+                self._schedules.arm(order.place.region, machine.id, order.expires)
+            except CloudError as failure:  # nothing at AWS would end it
+                error = roll_back(failure, lambda: self._undo(machine))
+                raise error from failure.__cause__
         return machine
-
-    def _arm(self, order: LaunchRequest[ClusterNetwork], machine: Vm) -> None:
-        """Schedule the end of an instance at AWS; if that fails, delete the instance."""
-        if order.expires is None:
-            return
-        try:
-            self._schedules.arm(order.place.region, machine.id, order.expires)
-        except CloudError as failure:
-            error = roll_back(failure, lambda: self._undo(machine))
-            raise error from failure.__cause__
 
     def _undo(self, machine: Vm) -> None:
         """Delete an instance that nobody else knows of yet, or name it in the error."""
@@ -342,10 +319,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         wanted = {f"tag:{labels.CLUSTER}": cluster or "*"}
         if zone:
             wanted["availability-zone"] = zone
-        asked = requests.filters(**wanted)
-        found = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
-        private = self._config.network.private
-        every = listing.instances(found)
+        private, every = self._config.network.private, listing.find(ec2, region, **wanted)
         read = (listing.listed_vm(i, region, private=private, of=cluster) for i in every)
         return [each for each in read if each is not None]
 
@@ -356,8 +330,5 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
             PartialList.of_read(found, not_asked),
             self._config.network,
             project=self._config.project or "",
-            service=self._session,
+            service=lambda vm: ssh_service.command(vm.id, vm.place.region, self._config.project),
         )
-
-    def _session(self, machine: Vm) -> tuple[str, ...]:
-        return ssh_service.command(machine.id, machine.place.region, self._config.project)

@@ -5,7 +5,6 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import MachineType, Plan
 from cloudtrain.core.protocols import Allowance
-from cloudtrain.providers.aws import listing, requests, xml
+from cloudtrain.providers.aws import listing, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.base import labels
@@ -79,7 +78,7 @@ def needs(
         else:
             wanted[quota] += types[machine].vcpus
     running = _running(ec2, region, plan.config.name) if wanted else {}
-    client = service(ec2, "service-quotas", region)
+    client = ec2.service("service-quotas", region)
     found = [
         Need(
             quota=quota,
@@ -92,23 +91,9 @@ def needs(
     return found, sorted(unknown)
 
 
-def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None) -> Any:
-    """boto3's client for another service; None if only EC2 has a custom endpoint."""
-    from botocore.config import Config
-
-    variable = f"AWS_ENDPOINT_URL_{name.upper().replace('-', '_')}"
-    url = endpoint or os.environ.get(variable) or os.environ.get("AWS_ENDPOINT_URL")
-    if ec2.endpoint and not url:
-        return None
-    quick = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
-    with ec2.mapped(f"{name} in {region}"):
-        return ec2.identity.client(name, region_name=region, endpoint_url=url, config=quick)
-
-
 def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
     """The vCPUs in use, without this cluster's, which are part of the need."""
-    wanted = requests.filters(instance_state_name=["pending", "running"])
-    found = listing.instances(ec2.pages(region, "DescribeInstances", "reservationSet", wanted))
+    found = listing.find(ec2, region, instance_state_name=["pending", "running"])
     others = [
         (xml.text(each, "instanceType"), xml.text(each, "instanceLifecycle") == "spot")
         for each in found
@@ -144,7 +129,7 @@ def _allowed(ec2: Ec2Client, client: Any, quota: Quota, region: str) -> int | No
 def allowances(ec2: Ec2Client, region: str, machines: Sequence[MachineType]) -> list[Allowance]:
     """Room that the vCPU quotas of a region leave for each machine, besides all that runs."""
     running = _running(ec2, region, "")
-    client = service(ec2, "service-quotas", region)
+    client = ec2.service("service-quotas", region)
     wanted = [(machine, spot) for machine in machines for spot in (False, True)]
     quotas = {quota_of(machine.name, spot=spot) for machine, spot in wanted}
     reported: dict[str, tuple[float, float]] = {}

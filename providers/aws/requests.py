@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.core.errors import CloudConfigError
-from cloudtrain.core.model import Provisioning
+from cloudtrain.core.model import Plan, Provisioning
 from cloudtrain.providers.aws.facts import DISK_GB
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
 from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest
 
 VERSION = "2016-11-15"
@@ -56,10 +57,25 @@ def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
     }
 
 
-def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
+def tagged(kinds: Sequence[str], values: Mapping[str, str]) -> dict[str, Any]:
     """The tags to set in a request that creates these kinds of resources."""
-    tags = [{"Key": key, "Value": value} for key, value in labels.items()]
+    tags = [{"Key": key, "Value": value} for key, value in values.items()]
     return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
+
+
+def security_group(plan: Plan, vpc: str) -> dict[str, Any]:
+    """The request for the cluster's own group."""
+    return {
+        "GroupName": labels.group_name(plan.config.name),
+        "GroupDescription": f"cloudtrain cluster {plan.config.name}",
+        "VpcId": vpc,
+        **tagged(["security-group"], labels.on_resources(plan)),
+    }
+
+
+def placement_group(name: str, plan: Plan) -> dict[str, Any]:
+    tags = tagged(["placement-group"], labels.on_resources(plan))
+    return {"GroupName": name, "Strategy": "cluster", **tags}
 
 
 def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str, Any]:

@@ -218,8 +218,8 @@ def _read(found: Tree) -> Reservation:
         machine=xml.text(found, "instanceType"),
         zone=xml.text(found, "availabilityZone"),
         state=xml.text(found, "state"),
-        total=_number(found, "totalInstanceCount"),
-        available=_number(found, "availableInstanceCount"),
+        total=xml.number(found, "totalInstanceCount"),
+        available=xml.number(found, "availableInstanceCount"),
         block=xml.text(found, "reservationType") == "capacity-block",
         dedicated=xml.text(found, "tenancy") == "dedicated",
         targeted=xml.text(found, "instanceMatchCriteria") != "open",
@@ -227,8 +227,3 @@ def _read(found: Tree) -> Reservation:
         ends=unix_time(xml.text(found, "endDate")) if limited else None,
         placement_group=xml.text(found, "placementGroupArn").rpartition("/")[2],
     )
-
-
-def _number(found: Tree, name: str) -> int:
-    text = xml.text(found, name)
-    return int(text) if text.isdecimal() else 0

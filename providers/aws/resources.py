@@ -34,10 +34,6 @@ class ResourceKind:
     """States of a resource that is in use, and is deleted together with its instance."""
 
     @property
-    def listed_by(self) -> str:
-        return f"Describe{self.noun}s"
-
-    @property
     def name(self) -> str:
         return self.named or self.id
 
@@ -71,7 +67,7 @@ def of_kind(
         found = network.placement_groups(ec2, region) or []
     else:
         wanted = requests.filters(tag_key=labels.CLUSTER)
-        found = ec2.pages(region, kind.listed_by, kind.set, wanted)
+        found = ec2.pages(region, f"Describe{kind.noun}s", kind.set, wanted)
     read = [_resource(kind, each, region, cluster) for each in found]
     return [resource for resource in read if resource is not None]
 
@@ -187,11 +183,9 @@ def _await_end(ec2: Ec2Client, region: str, ids: Sequence[str]) -> None:
     def left() -> list[str]:
         found: list[str] = []
         for start in range(0, len(ids), BATCH):
-            asked = requests.filters(instance_id=ids[start : start + BATCH])
-            reservations = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
             found += [
                 xml.text(each, "instanceId")
-                for each in listing.instances(reservations)
+                for each in listing.find(ec2, region, instance_id=ids[start : start + BATCH])
                 if xml.text(xml.part(each, "instanceState"), "name") != "terminated"
             ]
         return sorted(set(found) & set(ids))

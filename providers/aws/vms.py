@@ -21,7 +21,7 @@ from cloudtrain.core.errors import (
     TransientError,
     if_told,
 )
-from cloudtrain.core.model import NodePlan, Plan
+from cloudtrain.core.model import Plan
 from cloudtrain.providers.aws import (
     faults,
     images,
@@ -175,12 +175,11 @@ def _listed(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> list[tuple[
     cluster, name = order.plan.config.name, order.node.name
     task = {labels.ROLE: order.node.role, labels.INDEX: str(order.node.index)}
     tags = {labels.CLUSTER: cluster, **task}
-    wanted = requests.filters(**{f"tag:{key}": value for key, value in tags.items()})
+    wanted = {f"tag:{key}": value for key, value in tags.items()}
     region, private = order.place.region, order.plan.config.network.private
-    found = ec2.pages(region, "DescribeInstances", "reservationSet", wanted)
     read = [
         (xml.text(each, "clientToken"), listing.to_vm(each, region, private=private))
-        for each in listing.instances(found)
+        for each in listing.find(ec2, region, **wanted)
     ]
     return [
         (token, machine)
@@ -261,7 +260,8 @@ def _is_consent(error: CloudError) -> bool:
 
 
 def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the calls that `up` would send in `place`, with their parameters."""
+    """Yield the calls that `up` would send in `place`, with their parameters. RunInstances has no
+    client token, which a dry run might bind, and no keys in the user data."""
     subnet = network.subnet(ec2, place, plan.config.network, nodes=len(plan.nodes))
     chosen = {
         node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
@@ -271,29 +271,26 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
     kinds = {
         (n.machine, n.provisioning, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)
     }
+    lifetime = plan.config.limits.max_lifetime
+    expires = None if lifetime is None else ec2.timing.clock.now() + lifetime
     for node in reversed(kinds.values()):
         words = " ".join(filter(None, ["RunInstances", node.machine, node.provisioning.shown]))
-        yield words, _run_instances(plan, node, place, ground, ec2.timing.clock.now())
-    tags = labels.on_resources(plan)
+        order = LaunchRequest(
+            plan=plan,
+            node=node,
+            place=place,
+            network=ground,
+            user_data=FIRST_BOOT,
+            token="",
+            expires=expires,
+            labels=labels.on_node(plan, node, expires),
+        )
+        yield words, requests.run_instances(order, order.token)
     if plan.config.network.firewall is None:
-        yield (
-            "CreateSecurityGroup",
-            {
-                "GroupName": labels.group_name(plan.config.name),
-                "GroupDescription": f"cloudtrain cluster {plan.config.name}",
-                "VpcId": subnet.vpc,
-                **requests.tagged(["security-group"], tags),
-            },
-        )
+        yield "CreateSecurityGroup", requests.security_group(plan, subnet.vpc)
     if machine_types.uses_placement_group(ec2, place.region, plan):
-        yield (
-            "CreatePlacementGroup",
-            {
-                "GroupName": network.placement_group_name(plan.config.name, place.zone),
-                "Strategy": "cluster",
-                **requests.tagged(["placement-group"], tags),
-            },
-        )
+        name = network.placement_group_name(plan.config.name, place.zone)
+        yield "CreatePlacementGroup", requests.placement_group(name, plan)
 
 
 def _ground(
@@ -317,27 +314,6 @@ def _ground(
         images=chosen,
         efa_cards=machine_types.efa_cards(ec2, place.region, plan) if close else (),
     )
-
-
-def _run_instances(
-    plan: Plan, node: NodePlan, place: Location, ground: ClusterNetwork, now: float
-) -> Mapping[str, Any]:
-    """The parameters of RunInstances as `up` sends it, without the client token, which a dry run
-    might bind, and the keys in the user data.
-    """
-    lifetime = plan.config.limits.max_lifetime
-    expires = None if lifetime is None else now + lifetime
-    order = LaunchRequest(
-        plan=plan,
-        node=node,
-        place=place,
-        network=ground,
-        user_data=FIRST_BOOT,
-        token="",
-        expires=expires,
-        labels=labels.on_node(plan, node, expires),
-    )
-    return requests.run_instances(order, order.token)
 
 
 def _dry_run(

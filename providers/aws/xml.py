@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
+T = TypeVar("T")
 Tree = dict[str, Any]
 """An element: a dict of its children by name. A leaf is its text; a set of `<item>`s is a list."""
 
@@ -21,25 +22,29 @@ def tree(xml: str) -> Tree:
 
 def items(answer: Mapping[str, Any], name: str) -> list[Any]:
     """The members of a set; empty if it is empty or absent. Raises TypeError for anything else."""
-    found = answer.get(name) or []
-    if not isinstance(found, list):
-        raise TypeError(f"{name} is not a set: {found!r:.60}")
-    return found
+    return _typed(answer, name, list, "set")
 
 
 def part(answer: Mapping[str, Any], name: str) -> Tree:
     """A structure; empty if it is empty or absent. Raises TypeError for anything else."""
-    found = answer.get(name) or {}
-    if not isinstance(found, dict):
-        raise TypeError(f"{name} is not a structure: {found!r:.60}")
-    return found
+    return _typed(answer, name, dict, "structure")
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
     """A text; "" if it is absent. Raises TypeError for anything else."""
-    found = answer.get(name) or ""
-    if not isinstance(found, str):
-        raise TypeError(f"{name} is not a text: {found!r:.60}")
+    return _typed(answer, name, str, "text")
+
+
+def number(answer: Mapping[str, Any], name: str) -> int:
+    """A whole number; 0 if it is absent or something else."""
+    found = text(answer, name)
+    return int(found) if found.isdecimal() else 0
+
+
+def _typed(answer: Mapping[str, Any], name: str, kind: type[T], word: str) -> T:
+    found = answer.get(name) or kind()
+    if not isinstance(found, kind):
+        raise TypeError(f"{name} is not a {word}: {found!r:.60}")
     return found
 
 

@@ -59,7 +59,9 @@ class Regions:
         error:
         https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_region-endpoints.html
         """
-        first = self._first()
+        # The placement's first that surely exists
+        wanted = [region for region in self._wanted() if region in _real()]
+        first = wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
         home = next(home for prefix, home in _HOMES if first.startswith(prefix))
         try:
             return self._listed_by_one_of(first, home)
@@ -129,7 +131,8 @@ class Regions:
                     why = f"not enabled: `aws account enable-region --region-name {region}`"
                     not_asked[region] = NotAsked(place=region, why=why, denied=True)
                     continue
-                denied = _denied(error)
+                # Not merely expired credentials
+                denied = isinstance(error, PermissionsError) or error.code in NOT_HERE
                 silent = isinstance(error, TransientError | RateError)
                 if not silent and (not denied or region in wanted or not answered):
                     raise error
@@ -227,12 +230,6 @@ class Regions:
         found = [_REGION.match(entry) for entry in self._config.placement]
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
-    def _first(self) -> str:
-        """The region from which to list the others: one of the placement that surely exists."""
-        known = _real()
-        wanted = [region for region in self._wanted() if region in known]
-        return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
-
 
 _HOMES = (
     ("cn-", "cn-north-1"),
@@ -254,11 +251,6 @@ def _real() -> set[str]:
         for name in partition["services"].get("ec2", {}).get("endpoints", {})
         if name in partition["regions"]
     }
-
-
-def _denied(error: CloudError) -> bool:
-    """True if this account may not use the region, rather than that its credentials expired."""
-    return isinstance(error, PermissionsError) or error.code in NOT_HERE
 
 
 _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")

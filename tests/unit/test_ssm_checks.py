@@ -11,7 +11,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.core.errors import CredentialsError, PermissionsError
 from cloudtrain.core.model import ClusterConfig, Network, NodeGroup, Plan, SshProxy
 from cloudtrain.core.protocols import Finding
-from cloudtrain.providers.aws import checks, quota
+from cloudtrain.providers.aws import checks
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS
 from cloudtrain.providers.base.timing import TIMING
@@ -56,7 +56,7 @@ def found(
     monkeypatch: pytest.MonkeyPatch, identity: str | None, iam: Iam | None, ssm: Ssm | None
 ) -> Finding:
     services = {"iam": iam, "ssm": ssm}
-    monkeypatch.setattr(quota, "service", lambda ec2, name, region: services[name])
+    monkeypatch.setattr(Ec2Client, "service", lambda ec2, name, region: services[name])
     asked = plan(identity)
     (finding,) = checks.session_manager(Ec2Client(asked.config, TIMING), "us-east-1", asked)
     return finding
