@@ -22,15 +22,7 @@ from cloudtrain.providers.base import findings as base
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED
-from cloudtrain.providers.gcp import (
-    faults,
-    node_identity,
-    quota,
-    reservations,
-    resources,
-    ssh_service,
-    zones,
-)
+from cloudtrain.providers.gcp import faults, quota, reservations, resources, ssh_service, zones
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.facts import FACTS
 from cloudtrain.providers.gcp.images import GcpImage, Images
@@ -40,6 +32,7 @@ from cloudtrain.providers.gcp.permissions import (
     EVIDENCE,
     ON_SUBNET,
     ON_SUBNET_PUBLIC,
+    check_identity,
     least,
     missing,
 )
@@ -68,7 +61,7 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
         return ", ".join(sorted({i.source.removeprefix("projects/") for i in images.values()}))
 
     findings = [first, finding("permissions", lambda: permissions(api, plan))]
-    findings += node_identity.check(api, plan)
+    findings += check_identity(api, plan)
     findings += [finding("machines", machines), finding("image", image)]
     wanted = plan.config.network
     if wanted.private and not (wanted.subnet or wanted.vpc):
@@ -146,7 +139,14 @@ def of_network(api: GcpClient, plan: Plan, regions: Sequence[str]) -> Iterator[F
         return
     yield finding("subnet", lambda: _subnets(api, plan, regions))
     if wanted.firewall is not None:
-        yield Finding(what="firewall", ok=True, text=_rules_needed(wanted.firewall))
+        tags = " or ".join(wanted.firewall)
+        target = f"with target tag {tags}" if tags else "for all nodes of the network"
+        source = f"from source tag {tags}" if tags else "between these"
+        text = (  # cloudtrain creates no rules there
+            f"existing rules are used as they are; needed {target}: TCP port 22 from where you "
+            f"connect, and all protocols {source}"
+        )
+        yield Finding(what="firewall", ok=True, text=text)
 
 
 def _subnets(api: GcpClient, plan: Plan, regions: Sequence[str]) -> str:
@@ -169,16 +169,6 @@ def _lacking(api: GcpClient, path: str, needed: Sequence[str]) -> set[str]:
     body = {"permissions": list(needed)}
     answer = api.call(f"permissions on {path}", "POST", f"{path}/testIamPermissions", body=body)
     return set(needed) - set(answer.get("permissions") or ())
-
-
-def _rules_needed(tags: Sequence[str]) -> str:
-    """Rules that must exist, as cloudtrain creates none."""
-    target = f"with target tag {' or '.join(tags)}" if tags else "for all nodes of the network"
-    source = f"from source tag {' or '.join(tags)}" if tags else "between these"
-    return (
-        f"existing rules are used as they are; needed {target}: TCP port 22 from where you "
-        f"connect, and all protocols {source}"
-    )
 
 
 def _quota(
@@ -324,7 +314,7 @@ def check_tpu(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
     if not first.ok:
         return (first,)
     service = finding("Cloud TPU API", listed)
-    identity = node_identity.check(api, plan)
+    identity = check_identity(api, plan)
     findings = [first, finding("permissions", partial(permissions, api, plan))]
     if not service.ok:
         return (*findings, service)

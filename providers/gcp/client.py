@@ -85,6 +85,18 @@ class GcpClient:
         other.url, other._http = url, _http(seconds)
         return other
 
+    def other(self, variable: str, google: str, version: str) -> GcpClient | None:
+        """Client for another service; None if only Compute Engine has a custom endpoint.
+
+        `variable`: gcloud's for such an endpoint. `google`: the service's own. `version`: what
+        either may lack at the end of its path.
+        """
+        url = os.environ.get(variable) or (None if self.endpoint else google)
+        if url is None:
+            return None
+        url, name = url.rstrip("/"), urlsplit(google).hostname or ""
+        return self.at(url if url.endswith(version) else f"{url}/{version}", service=name)
+
     def brief(self, seconds: float) -> GcpClient:
         """Client for the same service that retries for these seconds at most."""
         other = copy.copy(self)
@@ -120,7 +132,11 @@ class GcpClient:
                 page = self._partial_page(what, path, wanted)
             else:
                 page = self.call(what, "GET", path, params=wanted)
-                _refuse_partial(what, page)
+                if missing := unreachable_places(what, page):
+                    raise TransientError(
+                        f"{what}: the list is incomplete: {', '.join(map(str, missing))}",
+                        hint="nodes there may be running: run it again once the zone answers",
+                    )
             yield page
             token = page.get("nextPageToken")
             if not token:
@@ -173,7 +189,7 @@ class GcpClient:
         params = {"requestId": str(uuid.uuid4())}
         try:
             operation = self.call(what, method, path, params=params, body=sent)
-            operation = self._done(what, _scope(self.path(path)), operation, accepted)
+            operation = self._done(what, self.path(path), operation, accepted)
             error = self.failure(what, operation, self.path(path), new_vm=new_vm)
             if error is not None:
                 if not isinstance(error, NameTakenError):
@@ -198,8 +214,10 @@ class GcpClient:
         return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
 
     def _done(
-        self, what: str, scope: str, operation: Json, accepted: Callable[[], bool] | None = None
+        self, what: str, path: str, operation: Json, accepted: Callable[[], bool] | None
     ) -> Json:
+        parts = path.split("/")  # projects/P/zones/Z, …/regions/R or …/global
+        scope = "/".join(parts[: 3 if parts[2] == "global" else 4])
         latest, path = operation, f"{scope}/operations/{operation.get('name')}"
 
         def ask() -> Json | None:
@@ -289,12 +307,6 @@ def _http(seconds: float) -> HttpClient:
     return HttpClient("gcp", "Google Cloud", faults.TABLE, timeout=seconds)
 
 
-def _scope(path: str) -> str:
-    """The scope of a call's operation: `projects/P/zones/Z`, `…/regions/R` or `…/global`."""
-    parts = path.split("/")
-    return "/".join(parts[: 3 if parts[2] == "global" else 4])
-
-
 _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
@@ -314,12 +326,3 @@ def unreachable_places(what: str, page: Json) -> list[NotAsked]:
         NotAsked(place=place, why=f"{what}: {words or 'unreachable'}")
         for place, words in missing.items()
     ]
-
-
-def _refuse_partial(what: str, page: Json) -> None:
-    missing = unreachable_places(what, page)
-    if missing:
-        raise TransientError(
-            f"{what}: the list is incomplete: {', '.join(map(str, missing))}",
-            hint="nodes there may be running: run it again once the zone answers",
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.core.errors import (
@@ -314,7 +314,9 @@ def of_error(
     """The error for Google's `{"code", "message", "details"}`, a message, or else `text`."""
     given = error if isinstance(error, dict) else {}
     message = str(given.get("message") or (error if isinstance(error, str) else "") or text)
-    reasons = [*_reasons(given)]
+    parts = (*_dicts(given.get("details")), *_dicts(given.get("errors")))
+    reasons = [str(each["reason"]) for each in parts if each.get("reason")]  # most specific first
+    reasons += [str(given["status"])] if given.get("status") else []
     told = _facts(path, facts or {}, given.get("details") or ())
     if told.get("number") in OWN_OF_GCLOUD and "SERVICE_DISABLED" in reasons:
         reasons.insert(0, NO_QUOTA_PROJECT)
@@ -374,15 +376,6 @@ def role(project: str, *, tpus: bool = False) -> str:
 
 
 of_exception = TABLE.of_exception
-
-
-def _reasons(error: Mapping[str, Any]) -> Iterator[str]:
-    """Yield all codes of one HTTP error, the most specific first."""
-    for each in (*_dicts(error.get("details")), *_dicts(error.get("errors"))):
-        if each.get("reason"):
-            yield str(each["reason"])
-    if error.get("status"):
-        yield str(error["status"])
 
 
 def _dicts(given: Any) -> list[Mapping[str, Any]]:

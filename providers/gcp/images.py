@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from urllib.parse import urlsplit
 
 from cloudtrain.catalog import gpus
@@ -54,22 +55,20 @@ class Images:
     def __init__(self, api: GcpClient) -> None:
         self._api = api
         self._known: dict[str, GcpImage] = {}
-        self._newest: GcpImage | bool | None = False
 
     def of(self, wanted: str, shape: Shape) -> GcpImage:
         """A node's image. Raises CloudConfigError if it does not exist."""
         if wanted == "auto":
             older = shape.gpus is not None and gpus.is_older(shape.gpus.kind, "Turing")
             serves = shape.has_gpus and not older
-            return (self._deep_learning() if serves else None) or self._ubuntu()
+            return (self._deep_learning if serves else None) or self._ubuntu()
         if wanted == "deeplearning":
-            found = self._deep_learning()
-            if found is None:
+            if self._deep_learning is None:
                 raise CloudConfigError(
                     f"{DEEP_LEARNING} has no known Ubuntu image with CUDA",
                     hint="set `image:` to PROJECT/FAMILY",
                 )
-            return found
+            return self._deep_learning
         return self._named(wanted)
 
     def _ubuntu(self) -> GcpImage:
@@ -100,13 +99,9 @@ class Images:
             self._known[wanted] = _image(path, image)
         return self._known[wanted]
 
+    @cached_property
     def _deep_learning(self) -> GcpImage | None:
         """The image with the newest CUDA and driver, of Ubuntu 22.04 or else 24.04; None."""
-        if isinstance(self._newest, bool):
-            self._newest = self._find_deep_learning()
-        return self._newest
-
-    def _find_deep_learning(self) -> GcpImage | None:
         path = f"projects/{DEEP_LEARNING}/global/images"
         try:
             pages = list(self._api.pages("deep learning images", path, filter=_FAMILIES))
@@ -120,18 +115,14 @@ class Images:
 
 
 def _rank(image: Json) -> tuple[bool, int, int]:
-    """Rank of a Deep Learning VM image; all zero for one that is not taken."""
-    match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
-    if match is None or _is_deprecated(image):
-        return False, 0, 0
-    return match["ubuntu"] == "2204", int(match["cuda"]), int(match["driver"] or 0)
-
-
-def _is_deprecated(image: Json) -> bool:
-    """True for any `deprecated.state` except ACTIVE, which only announces a deprecation:
+    """Rank of a Deep Learning VM image; all zero for one that is not taken, such as any with a
+    `deprecated.state` other than ACTIVE, which only announces a deprecation:
     https://cloud.google.com/compute/docs/reference/rest/v1/images
     """
-    return str((image.get("deprecated") or {}).get("state") or "ACTIVE") != "ACTIVE"
+    match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
+    if match is None or (image.get("deprecated") or {}).get("state") not in (None, "", "ACTIVE"):
+        return False, 0, 0
+    return match["ubuntu"] == "2204", int(match["cuda"]), int(match["driver"] or 0)
 
 
 def path_of(wanted: str, project: str) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import ip_address, typed, unix_time
 from cloudtrain.providers.base.driver import Location, Resource, Vm
+from cloudtrain.providers.gcp.client import Json
 from cloudtrain.providers.gcp.requests import read_description
-
-Json = dict[str, Any]
 
 STATES: dict[str, NodeState] = {
     # https://cloud.google.com/compute/docs/instances/instance-lifecycle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudtrain import catalog
@@ -18,17 +18,17 @@ from cloudtrain.providers.gcp.facts import FACTS, FOLDER
 
 
 def facts(
-    api: GcpClient, zones: Iterable[Location], names: Iterable[str]
+    api: GcpClient, zones: Callable[[], Mapping[str, Sequence[Location]]], names: Iterable[str]
 ) -> tuple[MachineFacts, ...]:
     """The facts of each machine type, as described before, or else from the first zone that has it.
-    `zones` is read only for others.
+    `zones`, by entry of the placement, is called only for others.
     """
     wanted = list(dict.fromkeys(names))
     missing = [name for name in wanted if name not in api.described]
-    where = list(zones) if missing else []
+    where = [place for found in zones().values() for place in found] if missing else []
     for name in missing:
-        for zone in where:
-            answer = api.find(f"{name} in {zone}", f"zones/{zone.zone}/machineTypes/{name}")
+        for place in where:
+            answer = api.find(f"{name} in {place}", f"zones/{place.zone}/machineTypes/{name}")
             if answer:
                 api.described[name] = answer
                 break

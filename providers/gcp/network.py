@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cloudtrain.core.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
 from cloudtrain.core.events import ResourceRequested
@@ -17,7 +18,7 @@ from cloudtrain.providers.gcp import requests, reservations
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.listing import last
-from cloudtrain.providers.gcp.machine_types import COMPACT, FAST, Shape, shape
+from cloudtrain.providers.gcp.machine_types import COMPACT, FAST, shape
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.providers.gcp.teardown import delete
 
@@ -44,7 +45,8 @@ class NetworkBuilder:
         if wanted.subnet or wanted.vpc:
             network, subnetwork = existing(self.api, self.plan, self.place.region)
         else:
-            network, subnetwork = self._network(), ""
+            body = requests.network(self.cluster)
+            network, subnetwork = self._make("network", "global/networks", body)[0], ""
         works: list[Callable[[], str]] = [
             self._policy,
             lambda: subnetwork or self._subnetwork(network),
@@ -69,27 +71,22 @@ class NetworkBuilder:
         """The image of each node: with `image: auto`, those with GPUs may have another one."""
         images, wanted = Images(self.api), self.plan.config.image
         found: dict[str, GcpImage] = {}
+        known: dict[str, GcpImage] = {}
         for node in self.plan.nodes:
             kind = shape(node)
             key = f"{wanted}/{kind.gpus.kind if kind.gpus else ''}".rstrip("/")
-            if key not in found:
-                found[key] = self._image(images, key, kind)
-            found[node.name] = found[key]
-        return {node.name: found[node.name] for node in self.plan.nodes}
-
-    def _image(self, images: Images, key: str, kind: Shape) -> GcpImage:
-        image = image_pins.pinned_image(
-            self.plan,
-            key,
-            self.journal,
-            choose=lambda: images.of(self.plan.config.image, kind),
-            exact=images.exactly,
-            id_of=lambda image: image.exact,
-        )
-        return replace(image, source=image.exact or image.source)
-
-    def _network(self) -> str:
-        return self._make("network", "global/networks", requests.network(self.cluster))[0]
+            if key not in known:
+                image = image_pins.pinned_image(
+                    self.plan,
+                    key,
+                    self.journal,
+                    choose=partial(images.of, wanted, kind),
+                    exact=images.exactly,
+                    id_of=lambda image: image.exact,
+                )
+                known[key] = replace(image, source=image.exact or image.source)
+            found[node.name] = known[key]
+        return found
 
     def _subnetwork(self, network: str) -> str:
         body = requests.subnetwork(self.cluster, self.place.region, network)

@@ -6,19 +6,24 @@ permissions.csv has their sources; this exact role has not been tried on a real 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from urllib.parse import quote
 
-from cloudtrain.core.errors import CloudError
-from cloudtrain.core.model import ClusterConfig, Market, Network
+from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
+from cloudtrain.core.model import ClusterConfig, Market, Network, Plan
+from cloudtrain.core.protocols import Finding
+from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.providers.base import fact_tables
+from cloudtrain.providers.base.findings import NotChecked, finding, not_checked
 from cloudtrain.providers.base.words import NOT_REPORTED
-from cloudtrain.providers.gcp import ssh_service
-from cloudtrain.providers.gcp.client import GcpClient
-from cloudtrain.providers.gcp.facts import FOLDER
+from cloudtrain.providers.gcp import faults, ssh_service
+from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.facts import FACTS, FOLDER
 from cloudtrain.training.strategies import STRATEGIES
 
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
-GOOGLE = "https://cloudresourcemanager.googleapis.com"
+MANAGER = (OVERRIDE, "https://cloudresourcemanager.googleapis.com", "v1")
 
 CALLS: Mapping[str, tuple[str, ...]] = {
     row["method"]: tuple(row["permissions"].split())
@@ -141,22 +146,109 @@ def missing(api: GcpClient, wanted: Sequence[str]) -> tuple[str, ...] | str:
 
     A custom endpoint has no Resource Manager, and that API may be disabled for the project.
     """
-    url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
-    if url is None:
+    manager = api.other(*MANAGER)
+    if manager is None:
         return NOT_REPORTED
     try:
-        url = f"{url.rstrip('/').removesuffix('/v1')}/v1"
-        answer = api.at(url, service="cloudresourcemanager.googleapis.com").call(
-            "permissions",
-            "POST",
-            f"projects/{api.project}:testIamPermissions",
-            body={"permissions": list(wanted)},
-        )
+        path, body = f"projects/{api.project}:testIamPermissions", {"permissions": list(wanted)}
+        answer = manager.call("permissions", "POST", path, body=body)
     except CloudError as error:
-        if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
+        if error.code in DISABLED:
             return RESOURCE_MANAGER.format(api.project)
         if error.code in STOPPING:
             raise
         return f"{NOT_REPORTED}: {error.message}{f'; {error.hint}' if error.hint else ''}"
     given = set(answer.get("permissions") or ())
     return tuple(permission for permission in wanted if permission not in given)
+
+
+# Check the service account of `identity`: it exists, may be attached, and may use the buckets
+# https://iam.googleapis.com/$discovery/rest?version=v1 and
+# https://storage.googleapis.com/$discovery/rest?version=v1, read 2026-11-22; not tried on a real
+# project.
+
+
+IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com", "v1")
+STORAGE = (
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+    "https://storage.googleapis.com/storage/v1",
+    "",
+)
+
+ACT_AS = "iam.serviceAccounts.actAs"
+EVERYBODY = ("allUsers", "allAuthenticatedUsers")
+DISABLED = ("SERVICE_DISABLED", "accessNotConfigured")
+
+
+def check_identity(api: GcpClient, plan: Plan) -> Iterator[Finding]:
+    """Yield the findings; none without `identity`. What cannot be asked fails nothing."""
+    email = plan.config.identity
+    if email is None:
+        return
+    iam, storage = api.other(*IAM), api.other(*STORAGE)
+    first = finding("identity", lambda: _account(iam, api, email))
+    yield first
+    for uri in own_uris(plan.config, FACTS.bucket_schemes) if iam and first.ok else ():
+        if storage is not None:
+            yield finding("identity", partial(_bucket_use, storage, email, uri.bucket))
+
+
+def _account(iam: GcpClient | None, api: GcpClient, email: str) -> str:
+    """Text on the account. Raises PermissionsError if it cannot be attached."""
+    if iam is None:
+        raise NotChecked(f"{email}: {NOT_REPORTED}")
+    path = f"projects/-/serviceAccounts/{quote(email)}"
+    try:
+        found: Json | None = iam.get(f"service account {email}", path)
+    except NotFoundError as error:
+        if error.code == faults.UNKNOWN_METHOD:
+            raise NotChecked(f"{email}: {NOT_REPORTED}") from error
+        raise PermissionsError(f"no service account {email}", hint=faults.NO_ACCOUNT) from error
+    except PermissionsError as error:
+        if error.code in DISABLED:
+            raise NotChecked(
+                f"{email}: not checked: the IAM API is disabled; to check, run `gcloud services "
+                f"enable iam.googleapis.com --project {api.project}`"
+            ) from error
+        found = None  # it may exist, and actAs alone is needed
+    if found is not None and found.get("disabled"):
+        raise PermissionsError(
+            f"the service account {email} is disabled",
+            hint=f"run `gcloud iam service-accounts enable {email}`",
+        )
+    what = f"permissions on {email}"
+    answer = iam.call(what, "POST", f"{path}:testIamPermissions", body={"permissions": [ACT_AS]})
+    if ACT_AS not in (answer.get("permissions") or ()):
+        exists = "" if found else ", or it does not exist"
+        raise PermissionsError(f"{email}: {ACT_AS} is not granted{exists}", hint=faults.ATTACH)
+    text = f"{email} may be attached"
+    if found is not None and found.get("projectId") not in (None, api.project):
+        text += (
+            f"; it is of project {found['projectId']}: the organization policy "
+            "iam.disableCrossProjectServiceAccountUsage must allow it"
+        )
+    return text
+
+
+def _bucket_use(storage: GcpClient, email: str, bucket: str) -> str:
+    """Report the account's roles in the bucket's own policy.
+
+    Roles on the project or a folder, and those of groups, are not in it, so that their absence
+    proves nothing.
+    """
+    policy = if_told(
+        lambda: storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam"),
+        not_checked(f"gs://{bucket}: could not be checked"),
+    )
+    members = (f"serviceAccount:{email}".lower(), *(each.lower() for each in EVERYBODY))
+    roles = sorted(
+        str(binding.get("role"))
+        for binding in policy.get("bindings") or ()
+        if any(str(member).lower() in members for member in binding.get("members") or ())
+    )
+    if roles:
+        return f"gs://{bucket}: has {', '.join(roles)}"
+    raise NotChecked(
+        f"gs://{bucket}: has no role in the bucket's own policy; one on the project, or of a "
+        "group, could not be checked"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloudtrain.core.errors import (
@@ -17,13 +17,7 @@ from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import answers_by_shape
-from cloudtrain.providers.base.driver import (
-    CloudDriver,
-    LaunchRequest,
-    Location,
-    Resource,
-    Vm,
-)
+from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, Resource, Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import caller_cidr, with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
@@ -47,6 +41,9 @@ from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json
 from cloudtrain.providers.gcp.network import NetworkBuilder
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.providers.gcp.tpus import Tpus
+
+SERIAL_LOG = 16 * 1024
+"""Bytes of the log to request."""
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
@@ -91,17 +88,12 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
         return permissions.commands(config)
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        return machine_types.facts(self._api, self._zones_of(plan), names)
+        return machine_types.facts(self._api, lambda: zones.zones(self._api, plan), names)
 
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
     ) -> PartialList[Allowance]:
         return quota.allowances(self._api, machines, regions)
-
-    def _zones_of(self, plan: Plan) -> Iterator[Location]:
-        """Query the placement only if its zones are wanted."""
-        for those in zones.zones(self._api, plan).values():
-            yield from those
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         if self._tpus.needed:
@@ -142,7 +134,15 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
         return VmLaunch(self._api, order).run()
 
     def refusal(self, machine: Vm) -> CloudError | None:
-        return None if tpu_hosts.is_host(machine) else refusal(self._api, machine)
+        """Ask the operation that should have created the VM."""
+        if tpu_hosts.is_host(machine):
+            return None
+        what = f"creating {machine.node.name} in {machine.place}"
+        params = {"filter": f"(targetId={machine.id}) (operationType=insert)"}
+        path = self._api.path(f"zones/{machine.place.zone}/operations")
+        found = self._api.call(what, "GET", path, params=params).get("items") or ()
+        failed = (self._api.failure(what, each, path, new_vm=True) for each in found)
+        return next(filter(None, failed), None)
 
     def start(self, machine: Vm, expires: float | None) -> None:
         if tpu_hosts.is_host(machine):
@@ -151,7 +151,14 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
             start(self._api, machine, expires)
 
     def serial_log(self, machine: Vm) -> str:
-        return "" if tpu_hosts.is_host(machine) else serial_log(self._api, machine)
+        """The end of the log. A negative start counts from the end:
+        https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput"""
+        if tpu_hosts.is_host(machine):
+            return ""
+        what, path = f"serial log of {machine.node.name}", teardown.instance_path(machine)
+        params = {"port": "1", "start": str(-SERIAL_LOG)}
+        answer = self._api.call(what, "GET", f"{path}/serialPort", params=params)
+        return last_lines(str(answer.get("contents") or ""))
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         teardown.delete_all(self._api, self._tpus, machines, resources)
@@ -181,6 +188,8 @@ class VmLaunch:
 
     def _attempt(self) -> Vm:
         body = requests.instance(self.order, self.api.project, now=self.api.timing.clock.now())
+        flex = self.order.node.provisioning.market == "flex-start"
+        queue = scheduling.queue_seconds(self.order.queue)
         try:
             operation = self.api.run(
                 self._what,
@@ -189,7 +198,7 @@ class VmLaunch:
                 body=body,
                 new_vm=True,
                 undo=self._undo,
-                accepted=self._is_queued if self._may_be_queued else None,
+                accepted=self._is_queued if flex and queue > 0 else None,
             )
         except NameTakenError as taken:
             return self._adopt(taken)
@@ -202,11 +211,6 @@ class VmLaunch:
     def _instance(self) -> Json | None:
         name = self.order.node.name
         return self.api.find(f"instance {name}", f"{self._collection}/{name}")
-
-    @property
-    def _may_be_queued(self) -> bool:
-        flex = self.order.node.provisioning.market == "flex-start"
-        return flex and scheduling.queue_seconds(self.order.queue) > 0
 
     def _is_queued(self) -> bool:
         """True if the VM waits for capacity: it is listed, deleted like any other, and not billed.
@@ -294,29 +298,3 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
     if wanted != present:
         given = {"labels": wanted, "labelFingerprint": instance.get("labelFingerprint")}
         api.run(what, "POST", f"{path}/setLabels", body=given)
-
-
-def refusal(api: GcpClient, machine: Vm) -> CloudError | None:
-    """Error that says why a VM was never created, by the operation that should have created it."""
-    what = f"creating {machine.node.name} in {machine.place}"
-    params = {"filter": f"(targetId={machine.id}) (operationType=insert)"}
-    path = api.path(f"zones/{machine.place.zone}/operations")
-    found = api.call(what, "GET", path, params=params)
-    failed = (api.failure(what, each, path, new_vm=True) for each in found.get("items") or ())
-    return next(filter(None, failed), None)
-
-
-SERIAL_LOG = 16 * 1024
-"""Bytes of the log to request."""
-
-
-def serial_log(api: GcpClient, machine: Vm) -> str:
-    """The end of the serial log. A negative start counts from the end:
-    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput"""
-    answer = api.call(
-        f"serial log of {machine.node.name}",
-        "GET",
-        f"zones/{machine.place.zone}/instances/{machine.node.name}/serialPort",
-        params={"port": "1", "start": str(-SERIAL_LOG)},
-    )
-    return last_lines(str(answer.get("contents") or ""))

@@ -11,19 +11,17 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import Network, NodePlan, Owner
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest
 from cloudtrain.providers.gcp import scheduling
+from cloudtrain.providers.gcp.client import Json
 from cloudtrain.providers.gcp.facts import DISK_GB, GPU_DISK_GB
 from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.machine_types import COMPACT, shape
 from cloudtrain.providers.gcp.startup import startup_script
-
-Json = dict[str, Any]
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 

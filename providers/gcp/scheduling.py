@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timezone
-from typing import Any
 
 from cloudtrain.core.model import NodePlan
+from cloudtrain.providers.gcp.client import Json
 from cloudtrain.providers.gcp.facts import FACTS
-
-Json = dict[str, Any]
 
 RUN_TIMES = (30.0, 120 * 24 * 3600.0)
 """Limits of `maxRunDuration`, in seconds."""

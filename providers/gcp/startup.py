@@ -50,11 +50,16 @@ def _first_boot(user_data: str) -> list[str]:
     document = document_of(user_data)
     lines = [f"[ -e {MARKER} ] && exit 0", "set -eu", "umask 077"]
     for line in document.get("bootcmd", ()):
-        lines.append(f"( {_line(line)} ) || true")
+        lines.append(f"( {line if isinstance(line, str) else shlex.join(line)} ) || true")
     for user in document["users"]:
         lines += _user(user)
-    lines += _host_key(document["ssh_keys"])
+    keys, path = document["ssh_keys"], "/etc/ssh/ssh_host_ed25519_key"
     lines += [
+        # Ours alone: sshd would offer the image's own host keys, too.
+        "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub",
+        f"printf '%s' {shlex.quote(keys['ed25519_private'])} >{path}",
+        f"printf '%s' {shlex.quote(keys['ed25519_public'])} >{path}.pub",
+        f"chmod 0644 {path}.pub",
         "mkdir -p /etc/ssh/sshd_config.d",
         "printf '%s\\n' 'PasswordAuthentication no' 'PermitRootLogin no' "
         ">/etc/ssh/sshd_config.d/00-cloudtrain.conf",
@@ -64,10 +69,6 @@ def _first_boot(user_data: str) -> list[str]:
         "",
     ]
     return lines
-
-
-def _line(line: str | list[str]) -> str:
-    return line if isinstance(line, str) else shlex.join(line)
 
 
 def _user(user: dict[str, Any]) -> list[str]:
@@ -84,15 +85,4 @@ def _user(user: dict[str, Any]) -> list[str]:
         f'chown -R {name}: "$home/.ssh"',
         f"printf '%s\\n' {sudo} >/etc/sudoers.d/90-cloudtrain",
         "chmod 0440 /etc/sudoers.d/90-cloudtrain",
-    ]
-
-
-def _host_key(keys: dict[str, str]) -> list[str]:
-    """Install our host key and remove the others, which sshd would offer too."""
-    path = "/etc/ssh/ssh_host_ed25519_key"
-    return [
-        "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub",
-        f"printf '%s' {shlex.quote(keys['ed25519_private'])} >{path}",
-        f"printf '%s' {shlex.quote(keys['ed25519_public'])} >{path}.pub",
-        f"chmod 0644 {path}.pub",
     ]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from cloudtrain.core.errors import CapacityError, CloudError
-from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
+from cloudtrain.core.errors import CapacityError
+from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import ip_address, typed, unix_time
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
+from cloudtrain.providers.gcp.client import Json
 from cloudtrain.providers.gcp.listing import place_of
 from cloudtrain.providers.gcp.requests import ClusterNetwork, os_login, service_accounts
 from cloudtrain.providers.gcp.startup import slice_script
-
-Json = dict[str, Any]
 
 SCOPE = "https://www.googleapis.com/auth/logging.write"
 """Only scope of the service account on the hosts, without `identity`. The API gives a TPU the
@@ -80,8 +76,6 @@ def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
     address = ip_address((endpoint.get("accessConfig") or {}).get("externalIp"))
     node = Node(
         name=TaskId(role=parsed.role, index=index).node_name(parsed.cluster),
-        role=parsed.role,
-        index=index,
         state=STATES.get(state, "starting"),
         address=address if outside else internal,
         internal=internal,
@@ -90,31 +84,18 @@ def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
         provisioning=SPOT if scheduling.get("spot") or scheduling.get("preemptible") else ON_DEMAND,
         created=unix_time(tpu.get("createTime")),
         expires=parsed.expires,
-        owner=parsed.owner,
-        generation=parsed.generation,
-        creating_until=parsed.creating_until,
+        **{**parsed.node_fields, "index": index},
     )
     unique = tpu.get("id") or tpu.get("createTime") or ""
+    words = str(tpu.get("healthDescription") or "")
+    lost = CapacityError(f"TPU {name} is {state}{f': {words}' if words else ''}", scope="zone")
     return Vm(
         cluster=parsed.cluster,
         node=node,
         place=place_of(zone),
         id=f"tpu/{name}/{unique}/{index}",
-        error=_why_lost(name, state, tpu),
+        error=lost if state in LOST else None,
     )
-
-
-def _why_lost(name: str, state: str, tpu: Json) -> CloudError | None:
-    if state not in LOST:
-        return None
-    words = str(tpu.get("healthDescription") or "")
-    return CapacityError(f"TPU {name} is {state}{f': {words}' if words else ''}", scope="zone")
-
-
-def hosts_of(order: LaunchRequest[ClusterNetwork]) -> Sequence[NodePlan]:
-    """The nodes of the plan that are hosts of the same TPU, worker 0 first."""
-    same = [node for node in order.plan.nodes if node.role == order.node.role]
-    return sorted(same, key=lambda node: node.index)
 
 
 def name_of(order: LaunchRequest[ClusterNetwork]) -> str:
@@ -124,8 +105,12 @@ def name_of(order: LaunchRequest[ClusterNetwork]) -> str:
 
 def body(order: LaunchRequest[ClusterNetwork], runtime: str) -> Json:
     """The request body for a TPU with all its hosts."""
-    config, network, hosts = order.plan.config, order.network, hosts_of(order)
+    config, network = order.plan.config, order.network
+    same = [node for node in order.plan.nodes if node.role == order.node.role]
+    hosts = sorted(same, key=lambda node: node.index)
     key = config.disk_key_in(order.place.region)
+    given_to_vms = service_accounts(config.identity)
+    accounts = [{"email": each["email"], "scope": each["scopes"]} for each in given_to_vms]
     given = labels.on_node(order.plan, hosts[0], order.expires)
     return {
         "acceleratorType": order.node.machine,
@@ -139,25 +124,12 @@ def body(order: LaunchRequest[ClusterNetwork], runtime: str) -> Json:
             "enableExternalIps": not config.network.private,
         },
         **({"bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": key}}} if key else {}),
-        "serviceAccount": _service_account(config.identity),
+        "serviceAccount": accounts[0] if accounts else {"scope": [SCOPE]},
         "schedulingConfig": {"spot": True} if order.node.spot else {},
-        "metadata": _metadata(
-            [order.user_data_of(host) for host in hosts], os_login(config.network)
-        ),
-    }
-
-
-def _service_account(identity: str | None) -> Json:
-    if identity:
-        (given,) = service_accounts(identity)
-        return {"email": given["email"], "scope": given["scopes"]}
-    return {"scope": [SCOPE]}
-
-
-def _metadata(user_data: Sequence[str], os_login: str) -> Mapping[str, str]:
-    return {
-        "startup-script": slice_script(user_data),
-        "block-project-ssh-keys": "TRUE",
-        "enable-oslogin": os_login,
-        "serial-port-enable": "FALSE",
+        "metadata": {
+            "startup-script": slice_script([order.user_data_of(host) for host in hosts]),
+            "block-project-ssh-keys": "TRUE",
+            "enable-oslogin": os_login(config.network),
+            "serial-port-enable": "FALSE",
+        },
     }

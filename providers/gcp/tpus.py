@@ -6,7 +6,7 @@ Names, states and fields follow the discovery document of tpu v2, revision 20261
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,6 @@ class Tpus:
         """Whether this config's own nodes are a TPU."""
         self._unknown = not config.nodes
 
-    @property
-    def project(self) -> str:
-        return self._api.project
-
     def may_hold(self, cluster: str | None) -> bool:
         """True if a list of `cluster` (None: of all) has to include TPUs. A config of VMs has
         none; one without nodes stands for a cluster of which only labels are known.
@@ -88,20 +84,15 @@ class Tpus:
     def _listed(self, what: str, zone: str) -> PartialList[Json]:
         found: list[Json] = []
         missed: list[NotAsked] = []
-        for page in self._pages(what, f"locations/{zone}/nodes"):
+        wanted = {"pageSize": "500"}
+        while True:
+            page = self._api.call(what, "GET", f"locations/{zone}/nodes", params=wanted)
             found += objects(page, "nodes")
             silent = [str(place).rpartition("/")[2] for place in typed(page, "unreachable", list)]
             missed += [NotAsked(place=place, why=f"{what}: unreachable") for place in silent]
-        return PartialList(found, missed)
-
-    def _pages(self, what: str, path: str) -> Iterator[Json]:
-        wanted = {"pageSize": "500"}
-        while True:
-            page = self._api.call(what, "GET", path, params=wanted)
-            yield page
             token = page.get("nextPageToken")
             if not token:
-                return
+                return PartialList(found, missed)
             wanted = {**wanted, "pageToken": str(token)}
 
     def find(self, zone: str, name: str) -> Json | None:
@@ -147,13 +138,7 @@ class Tpus:
         *,
         new: bool = False,
     ) -> None:
-        operation = self._api.call(what, method, where, params=params, body=body)
-        error = self._done(what, operation).get("error")
-        if error:
-            raise failure(what, error, new=new, path=self._api.path(where))
-
-    def _done(self, what: str, operation: Json) -> Json:
-        latest = operation
+        operation = latest = self._api.call(what, method, where, params=params, body=body)
 
         def ask() -> Json | None:
             nonlocal latest
@@ -164,7 +149,8 @@ class Tpus:
         done = self._api.timing.until(ask, within=OPERATION)
         if done is None:
             raise TransientError(f"{what}: timed out after {OPERATION:.0f} s")
-        return done
+        if error := done.get("error"):
+            raise failure(what, error, new=new, path=self._api.path(where))
 
 
 def path(zone: str, name: str) -> str:
