@@ -2,7 +2,7 @@
 docs/internals/states.md, and the permissions to paste in docs/aws.md, docs/azure.md and
 docs/gcp.md.
 
-Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, of
+Run it after a change of cloudtrain/config/*sections.py, of cloudtrain/catalog, of
 cloudtrain/runs/state_table.py, of a `Retry(…)`, or of a cloud's facts.py, permissions.py or
 the tables beside them: python tools/generate_docs.py
 """

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from cloudtrain.catalog import tpus
-from cloudtrain.config.sections import ConfigFile, NetworkSection
+from cloudtrain.config.network_sections import NetworkSection
+from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path
 from cloudtrain.core.cloud import EVERYWHERE, Cloud, ResourceName, cloud_of, clouds, facts_of
 from cloudtrain.core.model import Limits, Market

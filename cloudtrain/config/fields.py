@@ -386,6 +386,12 @@ def secret_variable(node: Any) -> str:
     return found
 
 
+def mapping(node: Any) -> Any:
+    if not isinstance(node, Block):
+        raise InvalidValue("must be a mapping: `NAME: value` lines, indented")
+    return node
+
+
 def _number(value: str) -> float | None:
     if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?|\.[0-9]{1,15}", value):
         return None

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from cloudtrain.catalog import tpus
 from cloudtrain.config.cloud_rules import broken_cloud_rules
 from cloudtrain.config.fields import did_you_mean, nearest
-from cloudtrain.config.sections import ConfigFile, DataEntry, NodesEntry
+from cloudtrain.config.sections import ConfigFile, NodesEntry
+from cloudtrain.config.training_sections import DataEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of
 from cloudtrain.core.store_kinds import KINDS, kind_of

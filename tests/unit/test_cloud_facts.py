@@ -13,7 +13,7 @@ import pytest
 import cloudtrain.providers
 from cloudtrain import catalog, config
 from cloudtrain.catalog import table
-from cloudtrain.config.sections import SshProxySection
+from cloudtrain.config.network_sections import SshProxySection
 from cloudtrain.core.cloud import (
     Cloud,
     DiskPrice,

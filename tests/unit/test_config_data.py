@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.config.address_fields import data_name, data_uri
 from cloudtrain.config.fields import InvalidValue
+from cloudtrain.config.training_sections import data_name, data_uri
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig, DataSource

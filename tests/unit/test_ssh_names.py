@@ -10,8 +10,8 @@ import pytest
 
 import cloudtrain
 from cloudtrain.commands.ssh import shell_command, ssh_config
-from cloudtrain.config.address_fields import address, user
 from cloudtrain.config.fields import InvalidValue
+from cloudtrain.config.network_sections import address, user
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import Node

@@ -1,0 +1,362 @@
+"""Sections on the training: its software, code, command, input data and artifacts."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import BeforeValidator
+
+from cloudtrain.config import fields as kinds
+from cloudtrain.config.fields import InvalidValue, Reads, line, nearest
+from cloudtrain.config.section import NEXT_RUN, Effect, Section, optional
+from cloudtrain.config.yaml_source import Block, Path, Scalar
+from cloudtrain.core import model
+from cloudtrain.core.store_kinds import KINDS, kind_of
+
+
+class SetupSection(Section):
+    """Software installed on each node. Without `tensorflow`, TensorFlow is not installed."""
+
+    of = model.Setup
+    change = Effect(
+        "live", "the next `train` applies it too; what is no longer listed stays installed"
+    )
+    tensorflow: kinds.Version | None = optional(
+        "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."
+    )
+    python: kinds.Python | None = optional(
+        "`auto` (on `local` first the Python that runs cloudtrain), a version such as "
+        '`"3.11"`, or the absolute path of an interpreter on the node.'
+    )
+    keras: kinds.KerasChoice | None = optional(
+        "`auto` is `legacy` (tf_keras) if the strategy needs it with TensorFlow 2.16 or later."
+    )
+    packages: tuple[kinds.Package, ...] | None = optional(
+        "Packages for pip, optionally with versions."
+    )
+    requirements: kinds.Requirements | None = optional(
+        "A local requirements file, pyproject.toml or uv.lock; relative paths start in this file's "
+        "folder. `code:FILE` is a requirements file in the delivered code."
+    )
+    install: kinds.Folders | None = optional(
+        "Folders of the delivered code that pip installs, such as `.`, with a `pyproject.toml` or "
+        "`setup.py`; for its runs alone."
+    )
+    run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
+    timeout: kinds.Duration | None = optional(
+        "Time for each line of `run`; then it is ended.", NEXT_RUN
+    )
+    cache: kinds.AutoOrOff | None = optional(
+        "`auto`: one node creates the environment, the other nodes and later clusters get it from "
+        "there or from `artifacts.store`. `off`: each node creates its own.",
+        NEXT_RUN,
+        default="any",
+    )
+    prove: kinds.AutoOrOff | None = optional(
+        "`auto`: before a run, each node multiplies matrices, computes a convolution with its "
+        "gradient, compiles with XLA, and reduces with the others. A node that cannot ends the run "
+        "before it starts, a slow one is named. `off` skips it.",
+        NEXT_RUN,
+        default="any",
+    )
+
+
+class CodeSection(Section):
+    """Source of the code: `git` or `path`, not both. Without either, no code is delivered."""
+
+    of = model.Code
+    change = NEXT_RUN
+    git: kinds.Git | None = optional(
+        "URL of a git repository. A private one is fetched by this machine, with your git or SSH "
+        "credentials."
+    )
+    ref: kinds.Line | None = optional(
+        "Branch, tag or commit of `git`. Default: the repository's default branch."
+    )
+    token: kinds.SecretName | None = optional(
+        "Name, under `secrets`, of a token for `git` over https. It stays on this machine and is "
+        "never sent to a node or task."
+    )
+    path: kinds.Line | None = optional(
+        "A local folder; relative paths start in this file's folder. `.gitignore` and "
+        "`.cloudtrainignore` are honoured."
+    )
+
+
+Environment = Annotated[
+    dict[kinds.EnvironmentName, kinds.EnvironmentValue], BeforeValidator(kinds.mapping)
+]
+
+
+def _by_role(node: Any) -> Any:
+    """Lines by role; the only line of all roles has the key ""."""
+    if isinstance(node, Scalar):
+        kinds.shell_line(node)  # raises at `train.command`, not at a key that is not in the file
+        return {"": node}
+    if not isinstance(node, Block):
+        raise kinds.InvalidValue("must be a shell line, or a mapping of them by role")
+    return node
+
+
+Command = Annotated[
+    dict[str, kinds.ShellLine],
+    BeforeValidator(_by_role),
+    kinds.Also("shell line", type=["string", "number", "boolean"]),
+]
+
+
+class TrainSection(Section):
+    """The command that runs on every node, and how its run is supervised."""
+
+    of = model.Train
+    change = NEXT_RUN
+    command: Command | None = optional(
+        "Shell line to run for every task, or a mapping of such lines by role, with `default` for "
+        "the other roles. `{output}`, `{role}`, `{index}`, `{chief.ip}`, `{ROLE.hosts}` "
+        "(`host:port,host:port` of a role's tasks), `{data.NAME}`, `{tpu}` and `{run}` are filled "
+        "in; other braces stay. Required in a `train:` section."
+    )
+    dir: kinds.Inside | None = optional("Folder inside the code in which the command starts.")
+    env: Environment | None = optional(
+        "Environment variables of the tasks; the same braces are filled in as in `command`."
+    )
+    port: kinds.TaskPort | None = optional(
+        "Port of the TensorFlow servers; with `provider: local`, that of the first one. If not "
+        "set, `local` nodes take free ports."
+    )
+    max_restarts: kinds.Restarts | None = optional(
+        "How often a run restarts after a failure that can be retried. With `parameter_server` "
+        "also how often each worker is restarted alone, while the others run on; if 0, the run "
+        "continues without it."
+    )
+    spot_retries: kinds.Restarts | None = optional(
+        "After this many refused requests for a spot node (of a restarted run, or of `up --wait`), "
+        "request it on demand, within `limits.max_price`. If not set, never."
+    )
+    retry_exit_codes: tuple[kinds.ExitCode, ...] | None = optional(
+        "Exit codes to retry, besides 42 and 143; a lost node or a signal is always retried."
+    )
+    success: kinds.SuccessChoice | None = optional(
+        "Which tasks must exit with 0 for the run to succeed. Default: by strategy."
+    )
+    tf_config: kinds.TfConfigChoice | None = optional(
+        "Whether tasks get TF_CONFIG; `auto` decides by strategy. `estimator`: an evaluator "
+        "gets the others' cluster, as `tf.estimator` requires; `auto` does so with TensorFlow 1."
+    )
+    checkpoints: kinds.FolderInside | None = optional(
+        "Checkpoint folder in a task's work folder: the chief's copy is landed, and copied to "
+        "every task's node before each attempt. If not set, a restarted multi_worker_mirrored run "
+        "starts from the beginning."
+    )
+    start_timeout: kinds.Duration | None = optional("Time for a task to open its port.")
+    stall_timeout: kinds.DurationOrOff | None = optional(
+        "End the attempt after this time without log output from any task."
+    )
+    deadline: kinds.DurationOrOff | None = optional(
+        "Maximum duration of a run, all attempts together."
+    )
+    grace: kinds.Duration | None = optional(
+        "Time between TERM and KILL when a task is ended, and for what one that has ended by "
+        "itself left in the background."
+    )
+    evaluator_grace: kinds.Duration | None = optional(
+        "Longest time for the evaluator to score the last checkpoint after success; it is ended as "
+        "soon as it has. On a cloud without `checkpoints` there is no wait, as it gets none."
+    )
+
+    def to_model(self, **changes: Any) -> Any:
+        lines = dict(self.command or {})
+        every = lines.pop("", None) or lines.pop("default", "")
+        return super().to_model(command=every, commands=lines, **changes)
+
+    def texts(self) -> dict[Path, str]:
+        """All texts with placeholders, by their path in the section."""
+        lines: dict[Path, str] = {
+            ("command", role) if role else ("command",): line
+            for role, line in (self.command or {}).items()
+        }
+        return lines | {("env", name): value for name, value in (self.env or {}).items()}
+
+
+# ── stores and datasets ──────────────────────────────────────────────────────
+
+
+_BUCKET = r"[a-z0-9][a-z0-9._-]{1,220}(/|$)"
+_IN_ACCOUNT = r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)"
+
+
+def store(node: Any) -> str:
+    value = line(node)
+    scheme, _, rest = value.partition("://")
+    kind = kind_of(value)
+    if kind is None or kind.scheme != scheme:
+        *forms, last = (each.top for each in KINDS)
+        raise InvalidValue(f"must begin with {', '.join(forms)} or {last}")
+    if kind.on_this_machine:
+        if not rest.startswith("/") or not rest.strip("/"):
+            raise InvalidValue(
+                "must be file:// and an absolute path",
+                "for a folder below your home write file://${HOME}/artifacts",
+            )
+    elif not kind.in_account and re.match(r"[a-z0-9]{1,2}(/|$)", rest):
+        raise InvalidValue("must name a bucket of 3 to 63 characters: this name is too short")
+    elif not re.match(_IN_ACCOUNT if kind.in_account else _BUCKET, rest):
+        raise InvalidValue(f"must be {kind.top}, optionally with a prefix")
+    if ".." in rest.split("/"):
+        raise InvalidValue("must not contain ..")
+    return value
+
+
+def encryption(node: Any) -> str | None:
+    value = line(node)
+    if value == "none":
+        return None
+    if not re.fullmatch(r"AES256|aws:kms(:[\w:/-]+)?", value):
+        raise InvalidValue("must be none, AES256, aws:kms or aws:kms:KEY")
+    return value
+
+
+SCHEMES = (*(kind.scheme for kind in KINDS), "https")
+FORMS = f"{', '.join(kind.form for kind in KINDS)} or https://HOST/file"
+_GRANTS = re.compile(
+    r"(?i)x-(amz|goog)-(signature|credential|security-token)|sig|signature|(access_?)?token|key|"
+    "api_?key|awsaccesskeyid|googleaccessid|password"
+)
+"""Parameters of a URL that grant access by themselves."""
+
+
+def data_name(value: Any) -> Any:
+    """Key of a dataset: part of a variable's name and of a placeholder."""
+    if not (isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,62}", value)):
+        raise InvalidValue(
+            "a dataset's name is a lower-case letter, followed by up to 62 lower-case letters, "
+            "digits or _"
+        )
+    return value
+
+
+def data_uri(node: Any) -> str:
+    """URI of a dataset."""
+    value = line(node)
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme not in SCHEMES:
+        meant = nearest(scheme, SCHEMES) if separator else None
+        hint = "a local folder is file:///absolute/path" if not separator else ""
+        if meant:
+            hint = f"did you mean {meant}://?"
+        raise InvalidValue(f"must be {FORMS}", *([hint] if hint else []))
+    if scheme == "https":
+        return _https(value)
+    if "?" in rest or "#" in rest:
+        raise InvalidValue("must not contain ? or #: objects are named by bucket and prefix alone")
+    if "//" in rest.lstrip("/") or "." in rest.split("/"):
+        raise InvalidValue("must not contain // or /./ in its path")
+    return store(node)
+
+
+def _https(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        user, host = parts.username, parts.hostname
+    except ValueError:
+        user, host = None, None
+    if not host:
+        raise InvalidValue("must be an https:// URL")
+    if user is not None:
+        raise InvalidValue(
+            "contains a user or password in the URL", "records would keep it: use a store instead"
+        )
+    if any(_GRANTS.fullmatch(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        raise InvalidValue(
+            "contains a signature or key in the URL",
+            "records would keep it: use gs://, s3:// or az://, and cloudtrain signs requests",
+        )
+    if parts.fragment:
+        raise InvalidValue("must not contain #")
+    if unquote(parts.path.rpartition("/")[2]) in ("", ".", ".."):
+        raise InvalidValue("must name one file: https:// has no listing of folders")
+    return value
+
+
+Encryption = Annotated[str | None, Reads(encryption, "none | AES256 | aws:kms[:KEY]", "string")]
+Store = Annotated[str, Reads(store, "store URI", "string")]
+DataName = Annotated[str, Reads(data_name, "", "string")]
+DataUri = Annotated[str, Reads(data_uri, "URI", "string")]
+
+
+class ArtifactsSection(Section):
+    """Files to land. Paths and globs are relative to each task's work folder."""
+
+    of = model.ArtifactRules
+    change = NEXT_RUN
+    store: Store | None = optional(
+        "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or "
+        "`file:///path`.",
+        default="any",
+    )
+    create: kinds.Boolean | None = optional(
+        "`up` and `run` create the bucket or container if it does not exist, near the first "
+        "placement if that is in the same cloud. cloudtrain never deletes it."
+    )
+    encryption: Encryption | None = optional(
+        "`s3://` only: the server-side encryption that each upload asks for, also those of nodes, "
+        "for a bucket whose policy demands it. `AES256`, `aws:kms` (the account's key) or "
+        "`aws:kms:KEY` (an id, ARN or alias)."
+    )
+    paths: kinds.Globs | None = optional(
+        "Files to land. `auto`: all that a task made or changed in its work folder and its node's "
+        "home, up to `limit`; or globs. `output/**` always lands."
+    )
+    limit: kinds.Size | None = optional(
+        "Most of what lands by `auto` from one task. A node that holds more is kept: exit 5."
+    )
+    require: tuple[kinds.Inside, ...] | None = optional(
+        "Globs that must match landed files for the run to succeed."
+    )
+    every: kinds.DurationOrOff | None = optional(
+        "Interval for landing during training.", default="any"
+    )
+
+
+class DataEntry(Section):
+    """Input data under a name of yours; `NAME: URI` is short for `NAME: {from: URI}`."""
+
+    of = model.DataSource
+    below = ".NAME"
+    change = Effect("next run", "nodes download what they lack")
+    source: DataUri | None = optional(
+        "`gs://`, `s3://`, `az://`, `file://`: a prefix (folder) or one object; `https://`: one "
+        "object. Required.",
+        key="from",
+    )
+    shard: kinds.Boolean | None = optional(
+        "Give rank i of n every n-th file, in equal counts, instead of all files to every node. "
+        "Ranks are the chief and the workers, or the nodes of `role`. The script must then not "
+        "shard by itself (`AutoShardPolicy.OFF`)."
+    )
+    rest: kinds.RestChoice | None = optional(
+        "Files beyond the largest equal count: `refuse` the dataset, or `drop` them."
+    )
+    role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")
+    requester_pays: kinds.Boolean | None = optional(
+        "`s3://` and `gs://`: your account pays for requests and traffic, as the bucket's owner "
+        "demands; for `gs://` it is `project:`, on another cloud the project of your login."
+    )
+
+
+def _dataset(node: Any) -> Any:
+    """A dataset's short form: its URI alone."""
+    if isinstance(node, Scalar):
+        return DataEntry.model_construct({"source"}, source=data_uri(node))
+    return node
+
+
+Data = Annotated[
+    dict[
+        DataName,
+        Annotated[DataEntry, BeforeValidator(_dataset), kinds.Also("URI", type="string")],
+    ],
+    BeforeValidator(kinds.mapping),
+]
