@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 from cloudtrain.config.hosts_ini import Ini
 from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.network import is_loopback
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.values import Value
 
@@ -25,10 +25,12 @@ def read_cluster_ini(text: str, file: str, options: Options) -> Draft:
     hosts = [host for host in ini.hosts(SourceLocation(file, 1)) if isinstance(host, Block)]
     if ini.problems:
         raise ConfigError(ini.problems)
-    for section, line in _other_sections(text):
-        draft.lose(Value(file=file, line=line, field=section), "not mapped")
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r"\s*(\[[^\]]+\])", line)
+        if match and match[1] != "[cluster]":
+            draft.lose(Value(file=file, line=number, field=match[1]), "not mapped")
     found = [(_text(host, "address"), _role(draft, host, file), host.place.line) for host in hosts]
-    is_local = options.provider is None and all(_is_here(address) for address, _, _ in found)
+    is_local = options.provider is None and all(is_loopback(address) for address, _, _ in found)
     names = {row.name for row in providers() if row.takes_hosts}
     if not is_local and (options.provider is None or options.provider in names):
         draft.put("provider", next(iter(names)))
@@ -37,22 +39,16 @@ def read_cluster_ini(text: str, file: str, options: Options) -> Draft:
     else:
         draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
         for role in dict.fromkeys(role for _, role, _ in found):
-            line = next(at for _, each, at in found if each == role)
+            first = next(at for _, each, at in found if each == role)
             count = sum(each == role for _, each, _ in found)
-            draft.role(role, count, Value(file=file, line=line, field=role))
-    _put_port(draft, ini, file, is_local=is_local)
-    return draft
-
-
-def _put_port(draft: Draft, ini: Ini, file: str, *, is_local: bool) -> None:
-    line = ini.line_of("[cluster]")
-    where = Value(file=file, line=line, field="cluster")
-    if len(ini.ports) == 1:
-        draft.put("train.port", next(iter(ini.ports)), where)
-    elif ini.ports and not is_local:
-        ports = ", ".join(map(str, sorted(ini.ports)))
+            draft.role(role, count, Value(file=file, line=first, field=role))
+    where = Value(file=file, line=ini.line_of("[cluster]"), field="cluster")
+    if len(ini.ports) == 1 or (ini.ports and not is_local):
         draft.put("train.port", min(ini.ports), where)
+    if len(ini.ports) > 1 and not is_local:
+        ports = ", ".join(map(str, sorted(ini.ports)))
         draft.lose(where, f"has different ports ({ports}): train.port is one for all tasks")
+    return draft
 
 
 def _role(draft: Draft, host: Block, file: str) -> str:
@@ -68,16 +64,3 @@ def _role(draft: Draft, host: Block, file: str) -> str:
 def _text(host: Block, key: str) -> str:
     value = host[key]
     return value.source if isinstance(value, Scalar) else ""
-
-
-def _is_here(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
-def _other_sections(text: str) -> list[tuple[str, int]]:
-    lines = enumerate(text.splitlines(), 1)
-    found = ((re.match(r"\s*(\[[^\]]+\])", line), number) for number, line in lines)
-    return [(match[1], number) for match, number in found if match and match[1] != "[cluster]"]

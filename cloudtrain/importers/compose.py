@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.core.cloud import providers
 from cloudtrain.importers import shell_words
@@ -97,18 +96,15 @@ def _task(value: Value) -> Task:
         number = -1
     if not isinstance(role, str) or not 0 <= number < 1000:
         raise refuse(value, 'has no "type" and "index" in its "task"')
-    hosts = {_role(name): _hosts(listed) for name, listed in cluster.items()}
+    hosts: dict[str, list[str]] = {}
+    for name, listed in cluster.items():  # a role's addresses, as a list or by index
+        items = list(listed.values()) if isinstance(listed, dict) else listed
+        hosts[_role(name)] = [str(item) for item in (items if isinstance(items, list) else [items])]
     return Task(role=_role(role), index=number, cluster=hosts, origin=value)
 
 
 def _role(name: str) -> str:
     return "chief" if name == "master" else name.lower()
-
-
-def _hosts(listed: Any) -> list[str]:
-    """A role's addresses, as a list or by index."""
-    items = list(listed.values()) if isinstance(listed, dict) else listed
-    return [str(item) for item in items] if isinstance(items, list) else [str(items)]
 
 
 def _put_nodes(draft: Draft, tasks: list[Task]) -> None:

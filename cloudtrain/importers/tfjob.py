@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.containers import Container, put_containers, put_gpus
 from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
@@ -14,8 +15,7 @@ from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.values import Value, Values, refuse
 
-ROLES = {"chief": "chief", "master": "chief", "worker": "worker", "ps": "ps"}
-ROLES["evaluator"] = "evaluator"
+ROLES = {"master": "chief", **{role: role for role in ROLE_ORDER}}
 PORT = 2222
 """The operator's default port, `tfjob-port`."""
 RESTARTS = 3
@@ -118,7 +118,13 @@ def _container(
     for key in ("name", "imagePullPolicy"):
         found.drop(key)
     found.lose("volumeMounts", why="nodes share no volume: deliver it by `code:` or `data:`")
-    _put_port(draft, found)
+    draft.put("train.port", draft.get("train.port") or PORT, comment="tfjob-port")
+    for at in found.names("ports"):
+        port = found.at("ports", at)
+        number, name = port.take("containerPort"), port.text("name")
+        port.drop()
+        if number and number.text.isdecimal() and name == "tfjob-port":
+            draft.put("train.port", int(number.text[:9]), number)
     _put_resources(draft, found, role, options)
     environment = _environment(draft, found)
     entrypoint = [value.text for value in found.take_list("command")]
@@ -132,16 +138,6 @@ def _container(
         environment=environment,
         workdir=found.text("workingDir"),
     )
-
-
-def _put_port(draft: Draft, container: Values) -> None:
-    draft.put("train.port", draft.get("train.port") or PORT, comment="tfjob-port")
-    for at in container.names("ports"):
-        port = container.at("ports", at)
-        number, name = port.take("containerPort"), port.text("name")
-        port.drop()
-        if number and number.text.isdecimal() and name == "tfjob-port":
-            draft.put("train.port", int(number.text[:9]), number)
 
 
 def _put_resources(draft: Draft, container: Values, role: str, options: Options) -> None:

@@ -15,7 +15,7 @@ from cloudtrain.cluster.task_launch import fill
 from cloudtrain.config import load
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers import Options, import_job
-from cloudtrain.importers.finish import scalar
+from cloudtrain.importers.draft import scalar
 from cloudtrain.importers.shell_words import clean, shell_line, words
 
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
