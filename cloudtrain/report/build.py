@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,29 @@ from cloudtrain.config.as_written import as_written
 from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
-from cloudtrain.core.metrics import Line, Sample, counts, repeated_of, unit_of
-from cloudtrain.core.run_record import Cause, Run, Task, published, resumed
+from cloudtrain.core.events import (
+    AttemptBegun,
+    AttemptStarted,
+    ClusterGone,
+    DownBegun,
+    Event,
+    MovesAgain,
+    NodeCreated,
+    NodeDeletionBegun,
+    NodeRequested,
+    NodesPlaced,
+    NothingMoves,
+    RunEnded,
+    UpBegun,
+    UpCompleted,
+    from_line,
+)
+from cloudtrain.core.events import Line as JournalLine
+from cloudtrain.core.metrics import Line, counts, repeated_of, unit_of
+from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task, published, resumed
 from cloudtrain.core.shell import command
 from cloudtrain.core.version import __version__
-from cloudtrain.money.node_hours import CostSoFar, total
+from cloudtrain.money.node_hours import CostSoFar, node_hours, total
 from cloudtrain.node.key_shapes import looks_like_key_name, without_keys
 from cloudtrain.report.curves import (
     charts_in,
@@ -32,13 +49,13 @@ from cloudtrain.report.facts import (
     LandedFile,
     LogTail,
     LostWork,
+    NodeTimes,
     Pace,
     Phase,
     Report,
-    TaskUse,
+    Segment,
 )
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
-from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
 
 FILES = 500
 """Landed files that a report lists; the manifest has all."""
@@ -53,6 +70,9 @@ _USERINFO = re.compile(r"://[^/@\s]+@")
 def build(sources: Sources, *, now: float | None = None) -> Report:
     moment = moments.now() if now is None else now
     run, notes = sources.run, list(sources.notes)
+    masked = published(run)
+    commands = {role: _masked(line) for role, line in masked.commands.items()}
+    masked = replace(masked, command=_masked(masked.command), commands=commands)
     facts: dict[str, Any] = {}
     for part in (_times, _training, _use, _landed, _origin):
         try:
@@ -62,7 +82,7 @@ def build(sources: Sources, *, now: float | None = None) -> Report:
     return Report(
         made=moment,
         cloudtrain=__version__,
-        run=_masked_run(run),
+        run=masked,
         verdict=verdict(run, moment),
         complete=sources.manifest is not None and sources.manifest.complete,
         notes=(*_stills(sources), *notes),
@@ -130,7 +150,9 @@ def _training(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
             logs.append((task, lines))
         if latest:
             paces += filter(None, [pace_of(task, lines)])
-            tails.append(_tail(task, lines, LINES if task.name in failed else count))
+            most = LINES if task.name in failed else count
+            ends = [line.text[:LONGEST] for line in lines if line.text.strip()][-most:]
+            tails.append(LogTail(task=task.name, attempt=task.attempt, lines=tuple(ends)))
     charts, source = _curves(sources, logs, notes)
     of_first = [lines for task, lines in logs if task.name == first]
     pace = next((each for each in paces if each.task == first), None)
@@ -163,20 +185,14 @@ def _curves(
     return charts_in(logs), f"the log of {', '.join(dict.fromkeys(t.name for t, _ in logs))}"
 
 
-def _tail(task: Task, lines: Sequence[Line], count: int) -> LogTail:
-    shown = tuple(line.text[:LONGEST] for line in lines if line.text.strip())[-count:]
-    return LogTail(task=task.name, attempt=task.attempt, lines=shown)
-
-
 def _use(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
     run = sources.run
-    samples: dict[Task, list[Sample]] = {}
-    for task in run.task_attempts:
-        samples[task] = sources.samples(task)
-    use: list[TaskUse] = [
-        found for task in run.tasks if (found := use_of(task, samples.get(task, ()))) is not None
-    ]
-    return {"use_over_time": charts_of(samples, run.created), "use": tuple(use)}
+    samples = {task: sources.samples(task) for task in run.task_attempts}
+    use = (use_of(task, samples.get(task, ())) for task in run.tasks)
+    return {
+        "use_over_time": charts_of(samples, run.created),
+        "use": tuple(found for found in use if found is not None),
+    }
 
 
 def _landed(sources: Sources, _now: float, _notes: list[str]) -> dict[str, Any]:
@@ -204,7 +220,14 @@ def _origin(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
         versions["resumed from"] = resumed(sources.run.resumed_from)
     if config is None:
         return {"versions": versions}
-    shown = _without_named_keys(as_written(config))
+    # Earlier versions accepted a key as a variable of the tasks, and recorded its value.
+    shown = as_written(config)
+    train = dict(shown.get("train") or {})
+    train["env"] = {
+        name: "***" if looks_like_key_name(name) and "${" not in str(value) else value
+        for name, value in (train.get("env") or {}).items()
+    }
+    shown["train"] = train
     return {
         "versions": versions,
         "config": _masked(_without_empty(shown)),
@@ -241,16 +264,6 @@ def _without_empty(value: Any) -> Any:
     return value
 
 
-def _without_named_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Earlier versions accepted a key as a variable of the tasks, and recorded its value."""
-    train = dict(config.get("train") or {})
-    train["env"] = {
-        name: "***" if looks_like_key_name(name) and "${" not in str(value) else value
-        for name, value in (train.get("env") or {}).items()
-    }
-    return {**config, "train": train}
-
-
 def _masked(value: Any) -> Any:
     """The same without keys and without passwords in URLs."""
     if isinstance(value, str):
@@ -260,12 +273,6 @@ def _masked(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_masked(each) for each in value]
     return value
-
-
-def _masked_run(run: Run) -> Run:
-    run = published(run)
-    commands = {role: _masked(line) for role, line in run.commands.items()}
-    return replace(run, command=_masked(run.command), commands=commands)
 
 
 # ── cost of restarts ───────────────────────────────────────────────────────────
@@ -279,7 +286,8 @@ def lost_work(
     if len(run.attempts) < 2:
         return None
     first = run.attempts[0].started
-    between = [each for each in phases if each.begin >= first and _is_between(each.name)]
+    again = re.compile(r"start attempt (?!1$).*|before the next attempt")
+    between = [each for each in phases if each.begin >= first and again.fullmatch(each.name)]
     unit = unit_of(line for lines in logs for line in lines)
     repeated = None if unit is None else repeated_of([counts(lines, unit) for lines in logs])
     each = pace.seconds if pace is not None and pace.unit == unit else None
@@ -295,11 +303,6 @@ def lost_work(
     )
 
 
-def _is_between(phase: str) -> bool:
-    again = phase.startswith("start attempt ") and phase != "start attempt 1"
-    return again or phase == "before the next attempt"
-
-
 def _cost(seconds: float, phases: Sequence[Phase]) -> CostSoFar | None:
     """$ for so much of the time in which attempts ran."""
     ran = [phase for phase in phases if phase.name.startswith("attempt ")]
@@ -310,3 +313,164 @@ def _cost(seconds: float, phases: Sequence[Phase]) -> CostSoFar | None:
     return CostSoFar(
         least=cost.least * share, most=None if cost.most is None else cost.most * share
     )
+
+
+# ── Phases of a cluster and times of its nodes, by its journal and a run's record; pure ───────
+
+
+Since = tuple[float, str]
+"""From this Unix time on, the cluster is in this phase."""
+
+
+def events_of(lines: Iterable[JournalLine], run: Run) -> tuple[Event, ...]:
+    """Events of the cluster on which the run ran: one of the same name may have been before, or
+    come after."""
+    found: list[Event] = []
+    for event in filter(None, map(from_line, lines)):
+        if isinstance(event, ClusterGone):
+            if found and (found[-1].time or 0.0) >= run.created:
+                break
+            found.clear()
+        elif event.time is not None:
+            found.append(event)
+    return tuple(found)
+
+
+def phases(
+    events: Sequence[Event], lines: Sequence[JournalLine], run: Run, *, is_up: bool, now: float
+) -> tuple[Phase, ...]:
+    """The cluster's phases from its creation on, one after the other, with their cost."""
+    steps = sorted([*_of_events(events, run), *_of_attempts(run)], key=lambda step: step[0])
+    end = now if is_up or not events else max(events[-1].time or 0.0, run.ended or 0.0)
+    spans = node_hours(lines, is_up=is_up)
+    return tuple(
+        replace(
+            phase,
+            cost=total(span.cost(phase.begin, phase.end) for span in spans),
+            node_hours=sum(span.hours(phase.begin, phase.end) for span in spans),
+        )
+        for phase in _joined(steps, end)
+    )
+
+
+def _of_events(events: Sequence[Event], run: Run) -> Iterator[Since]:
+    own = False
+    for event in events:
+        time = event.time or 0.0
+        if isinstance(event, UpBegun):
+            yield time, "create"
+        elif isinstance(event, NodesPlaced) and not own:
+            yield time, "boot and setup"
+        elif isinstance(event, UpCompleted):
+            yield time, "no run"
+        elif isinstance(event, AttemptBegun):
+            own = event.run == run.id
+            yield time, f"start attempt {event.attempt}" if own else "another run"
+        elif isinstance(event, AttemptStarted) and event.run == run.id:
+            yield time, f"attempt {event.attempt}"
+        elif isinstance(event, RunEnded):
+            own = False
+            yield time, "no run"
+        elif isinstance(event, DownBegun):
+            yield time, "delete"
+
+
+def _of_attempts(run: Run) -> Iterator[Since]:
+    """The ends of attempts, which the journal does not have; without a journal, their starts."""
+    for attempt in run.attempts:
+        if attempt.ended is not None:
+            last = attempt is run.attempts[-1]
+            yield attempt.ended, "landing" if last else "before the next attempt"
+
+
+def _joined(steps: Sequence[Since], end: float) -> Iterator[Phase]:
+    """Phases between the steps; one that goes on is one phase."""
+    last: Phase | None = None
+    for number, (begin, name) in enumerate(steps):
+        until = steps[number + 1][0] if number + 1 < len(steps) else end
+        if last is not None and last.name == name:
+            last = replace(last, end=until)
+            continue
+        if last is not None and last.seconds > 0:
+            yield last
+        last = Phase(name=name, begin=begin, end=max(begin, until), cost=total(()))
+    if last is not None:
+        yield last
+
+
+def without_journal(run: Run, now: float) -> tuple[Phase, ...]:
+    """The phases of a run of which only the record is known, as of another machine's."""
+    begun = [(each.started, f"attempt {each.number}") for each in run.attempts]
+    steps = sorted([*begun, *_of_attempts(run)], key=lambda step: step[0])
+    return tuple(_joined(steps, run.ended or now))
+
+
+def node_times(
+    events: Sequence[Event], lines: Sequence[JournalLine], run: Run, *, is_up: bool, now: float
+) -> tuple[NodeTimes, ...]:
+    """Times of each node of the run, in the order of its tasks."""
+    prices = {span.node: span.price for span in node_hours(lines, is_up=is_up)}
+    places: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, NodesPlaced):
+            places |= event.places
+    found = []
+    for node in (task.node for task in run.tasks):
+        segments = list(_made(node, events))
+        for attempt in run.attempts:
+            segments += _trained(node, attempt, events, run, now)
+        segments.sort(key=lambda segment: segment.begin)
+        times = NodeTimes(
+            node=node,
+            place=places.get(node, ""),
+            price=prices.get(node),
+            segments=tuple(segments),
+        )
+        found.append(times)
+    return tuple(found)
+
+
+def _made(node: str, events: Sequence[Event]) -> Iterator[Segment]:
+    requested = created = placed = None
+    for event in events:
+        time = event.time or 0.0
+        if isinstance(event, NodeRequested) and event.node == node:
+            requested, created, placed = time, None, None
+        elif isinstance(event, NodeCreated) and event.node == node and requested is not None:
+            yield Segment(kind="create", begin=requested, end=time)
+            created = time
+        elif isinstance(event, NodesPlaced) and node in event.places and requested is not None:
+            if created is not None:
+                yield Segment(kind="boot", begin=created, end=time)
+            else:  # as of a local node
+                yield Segment(kind="create", begin=requested, end=time)
+            requested, created, placed = None, None, time
+        elif isinstance(event, UpCompleted | AttemptBegun) and placed is not None:
+            yield Segment(kind="setup", begin=placed, end=time)
+            placed = None
+        elif isinstance(event, NodeDeletionBegun) and event.node == node:
+            yield Segment(kind="delete", begin=time, end=time)
+            requested = None
+
+
+def _trained(
+    node: str, attempt: RunAttempt, events: Sequence[Event], run: Run, now: float
+) -> Iterator[Segment]:
+    """The start of an attempt, and the attempt itself up to its end."""
+    begun = next(
+        (
+            event.time or attempt.started
+            for event in events
+            if isinstance(event, AttemptStarted)
+            and (event.run, event.attempt) == (run.id, attempt.number)
+        ),
+        attempt.started,
+    )
+    end = attempt.ended or now
+    if begun > attempt.started:
+        yield Segment(kind="start", begin=attempt.started, end=min(begun, end))
+    task = next((task.name for task in run.tasks if task.node == node), "")
+    code = attempt.exits.get(task)
+    how = "running" if attempt.ended is None else "ended" if code is None else f"exit code {code}"
+    text = f"attempt {attempt.number}: {how}"
+    yield Segment(kind="train", begin=min(begun, end), end=end, text=text)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 
 from cloudtrain.core.own_python import NEUTRAL
+from cloudtrain.report.curves import thinned
 from cloudtrain.report.facts import Chart, Series
 from cloudtrain.report.html import Html, element, folded, joined, table
 
@@ -53,7 +54,8 @@ def figure(number: int, chart: Chart) -> Html:
         drawn = []
     parts = [element("figcaption", f"{chart.metric} by {chart.unit}")]
     if drawn and not missing_library():
-        parts.append(_svg(f"{_word(chart.metric)}{number}", chart, tuple(drawn)))
+        word = re.sub(r"[^a-z0-9]", "", chart.metric.lower())[:20]  # for ids, as of one page
+        parts.append(_svg(f"c{word}{number}", chart, tuple(drawn)))
         parts.append(element("ul", [_key(n, each) for n, each in enumerate(drawn)], class_="key"))
     lost = sum(series.not_finite for series in chart.series)
     if lost:
@@ -71,8 +73,7 @@ _HEAD = ("curve", "first", "last", "lowest", "highest", "points")
 def _row(series: Series) -> tuple[str, ...]:
     if not series.x:
         return (_name(series), *("–" for _ in _HEAD[1:]))
-    step = max(1, -(-len(series.x) // ROWS))
-    pairs = zip(series.x[::step], series.y[::step], strict=True)
+    pairs = thinned(tuple(zip(series.x, series.y, strict=True)), ROWS)
     points = ", ".join(f"{x:g}: {y:.4g}" for x, y in pairs)
     low, high = min(series.y), max(series.y)
     figures = (series.y[0], series.y[-1], low, high)
@@ -175,8 +176,3 @@ def _inline(text: str, name: str, chart: Chart, drawn: Sequence[Series]) -> Html
         'xmlns="http://www.w3.org/2000/svg">'
     )
     return Html(start + words + body)
-
-
-def _word(metric: str) -> str:
-    """Part of an id: the ids of a page differ by what they are about."""
-    return "c" + re.sub(r"[^a-z0-9]", "", metric.lower())[:20]

@@ -11,11 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
+from typing import TypeVar
 
 from cloudtrain.core.metrics import IDLE, Line, Sample, Unit, counts, unit_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import RunAttempt, Task
 from cloudtrain.report.facts import Chart, Pace, Series, TaskUse
+
+T = TypeVar("T")
 
 POINTS = 400
 """Points of one curve: more than a page is wide."""
@@ -60,10 +63,18 @@ def charts_in(logs: Sequence[tuple[Task, Sequence[Line]]]) -> tuple[Chart, ...]:
     found: dict[str, list[Series]] = {}
     for task, lines in logs:
         for metric, points in _metrics(lines, unit).items():
-            found.setdefault(metric, []).append(_series(task, points))
+            xs = thinned(tuple(points.values))
+            series = Series(
+                name=task.name,
+                attempt=task.attempt,
+                x=xs,
+                y=tuple(points.values[x] for x in xs),
+                not_finite=points.not_finite,
+            )
+            found.setdefault(metric, []).append(series)
     charts = (
-        Chart(metric=metric, unit=unit or "line with a value", series=tuple(series))
-        for metric, series in found.items()
+        Chart(metric=metric, unit=unit or "line with a value", series=tuple(each))
+        for metric, each in found.items()
     )
     return tuple(charts)[:MOST]
 
@@ -85,18 +96,7 @@ def _metrics(lines: Iterable[Line], unit: Unit | None) -> dict[str, _Points]:
     return found
 
 
-def _series(task: Task, points: _Points) -> Series:
-    xs = thinned(tuple(points.values))
-    return Series(
-        name=task.name,
-        attempt=task.attempt,
-        x=xs,
-        y=tuple(points.values[x] for x in xs),
-        not_finite=points.not_finite,
-    )
-
-
-def thinned(values: tuple[float, ...], most: int = POINTS) -> tuple[float, ...]:
+def thinned(values: tuple[T, ...], most: int = POINTS) -> tuple[T, ...]:
     """At most so many of them, evenly, with the first and the last."""
     if len(values) <= most:
         return values

@@ -13,7 +13,7 @@ from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.money.node_hours import CostSoFar, total
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
-from cloudtrain.report.facts import LostWork, NodeTimes, Phase, Report, TaskUse
+from cloudtrain.report.facts import LostWork, NodeTimes, Report, TaskUse
 from cloudtrain.report.html import Html, element, facts, folded, joined, table, with_code
 
 STYLE = Path(__file__).with_name("page.css")
@@ -32,6 +32,15 @@ KINDS = {
     "delete": "deletion begun",
 }
 
+PHASES = {
+    "create": "create",
+    "boot": "setup",
+    "start": "start",
+    "attempt": "train",
+    "delete": "delete",
+}
+"""First word of a phase's name → its kind."""
+
 
 def page(report: Report, *, again_after: float | None = None) -> str:
     """The whole file. `again_after`: seconds until it is written again, and a browser is to load it
@@ -43,21 +52,16 @@ def page(report: Report, *, again_after: float | None = None) -> str:
         Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Html('<meta name="color-scheme" content="light dark">'),
-        *(
-            []
-            if again_after is None
-            else [Html(f'<meta http-equiv="refresh" content="{again_after:g}">')]
-        ),
+        Html(f'<meta http-equiv="refresh" content="{again_after:g}">' if again_after else ""),
         element("title", title),
         element("style", Html(STYLE.read_text(encoding="utf-8"))),
     )
-    sections = [found for found in _sections(report) if found]
     made = f"Written {utc(report.made)} by cloudtrain {report.cloudtrain}."
     if again_after is not None:
         made += f" The run goes on: every {again_after:g} s this page is written and shown again."
     body = (
         element("header", element("h1", title), _verdict(report)),
-        element("main", sections),
+        element("main", _sections(report)),
         element("footer", element("p", made)),
     )
     document = element("html", element("head", head), element("body", body), lang="en")
@@ -65,12 +69,11 @@ def page(report: Report, *, again_after: float | None = None) -> str:
 
 
 def _sections(report: Report) -> Iterator[Html]:
-    yield (
-        _section("Notes", element("ul", [element("li", with_code(note)) for note in report.notes]))
-        if (report.notes)
-        else Html()
-    )
-    yield _section("Attempts", _attempts(report)) if report.run.attempts else Html()
+    if report.notes:
+        notes = [element("li", with_code(note)) for note in report.notes]
+        yield _section("Notes", element("ul", notes))
+    if report.run.attempts:
+        yield _section("Attempts", _attempts(report))
     yield _section("Timeline", *_timeline(report))
     yield _section("Curves", *_curves(report))
     yield _section("Utilization", *_use(report))
@@ -97,22 +100,22 @@ def _verdict(report: Report) -> Html:
             shown.append(element("p", f"Failed after it: {', '.join(cause.collateral)}."))
     hints = (doubt.hint for doubt in run.doubts if doubt.hint)
     shown += [element("p", element("strong", "Hint: "), hint) for hint in hints]
+    roles = [task.role for task in run.tasks]
+    counts = ", ".join(f"{roles.count(role)} {role}" for role in dict.fromkeys(roles))
+    cost = "not known" if report.cost is None else str(report.cost)
+    limits = (report.config or {}).get("limits")
+    budget = limits.get("budget") if isinstance(limits, dict) else None
     rows = {
         "started": utc(run.created),
         "ended": "not yet" if run.ended is None else utc(run.ended),
         "exit code": "none yet" if run.exit_code is None else str(run.exit_code),
-        "nodes": f"{len(run.tasks)}: {', '.join(_roles(report))}",
-        "cost of the cluster": _whole_cost(report),
+        "nodes": f"{len(run.tasks)}: {counts}",
+        "cost of the cluster": cost + ("" if budget is None else f" of a budget of {budget:g} $"),
         "artifacts": f"{report.artifacts_count} file{'s' if report.artifacts_count != 1 else ''}, "
         + size(report.artifacts_bytes)
         + (", all landed" if report.complete else " landed so far"),
     }
     return joined([*shown, facts(rows)])
-
-
-def _roles(report: Report) -> list[str]:
-    roles = [task.role for task in report.run.tasks]
-    return [f"{roles.count(role)} {role}" for role in dict.fromkeys(roles)]
 
 
 def _attempts(report: Report) -> Html:
@@ -165,7 +168,15 @@ def _timeline(report: Report) -> Iterator[Html]:
         return
     begin = min(phase.begin for phase in report.phases)
     end = max(phase.end for phase in report.phases)
-    rows = [_phase_row(phase, begin, end) for phase in report.phases]
+    rows = []
+    for phase in report.phases:
+        kind = PHASES.get(phase.name.partition(" ")[0], "other")
+        where = _place(phase.begin, phase.end, begin, end)
+        part = element("span", class_=f"part {kind}", style=where)
+        bar = element("div", part, class_="bar", aria_hidden="true")
+        share = 100.0 * phase.seconds / (end - begin) if end > begin else 0.0
+        after, took = exact_duration(phase.begin - begin), exact_duration(phase.seconds)
+        rows.append((phase.name, after, took, joined([bar, f"{share:.0f} %"])))
     of_phases = ("phase", "began after", "took", "share of the time")
     yield table("Phases of the cluster", of_phases, rows)
     causes = {attempt.cause.node for attempt in report.run.attempts if attempt.cause is not None}
@@ -185,22 +196,6 @@ def _timeline(report: Report) -> Iterator[Html]:
     if nodes[SHOWN:]:
         rest = table("Other nodes", head, nodes[SHOWN:])
         yield folded(f"{len(nodes) - SHOWN} more nodes", rest)
-
-
-def _phase_row(phase: Phase, begin: float, end: float) -> tuple[str, str, str, Html]:
-    where = _place(phase.begin, phase.end, begin, end)
-    part = element("span", class_=f"part {_kind(phase.name)}", style=where)
-    share = 100.0 * phase.seconds / (end - begin) if end > begin else 0.0
-    bar = element("div", part, class_="bar", aria_hidden="true")
-    after, took = exact_duration(phase.begin - begin), exact_duration(phase.seconds)
-    return phase.name, after, took, joined([bar, f"{share:.0f} %"])
-
-
-def _kind(phase: str) -> str:
-    if phase.startswith("attempt"):
-        return "train"
-    words = {"create": "create", "boot and setup": "setup", "delete": "delete"}
-    return words.get(phase, "start" if phase.startswith("start") else "other")
 
 
 def _node_row(node: NodeTimes, begin: float, end: float) -> tuple[str, str, Html]:
@@ -294,14 +289,6 @@ def _mean_percent(figures: Sequence[float]) -> str:
 
 
 # ── Cost, artifacts, origin, logs ────────────────────────────────────────────
-
-
-def _whole_cost(report: Report) -> str:
-    """`12.30 $`, with `limits.budget`, if there is one."""
-    cost = "not known" if report.cost is None else str(report.cost)
-    limits = (report.config or {}).get("limits")
-    budget = limits.get("budget") if isinstance(limits, dict) else None
-    return cost if budget is None else f"{cost} of a budget of {budget:g} $"
 
 
 def _cost(report: Report) -> Iterator[Html]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn
 
-from cloudtrain.script.facts import Arguments, Option, ScriptFacts
+from cloudtrain.script.facts import Arguments, Library, Option, ScriptFacts
 from cloudtrain.script.names import Aliases, last_name
 
 _ABSL_OWN = frozenset(
@@ -119,28 +119,19 @@ def _others(given: Arguments, words: tuple[str, ...], *, exact: bool) -> Iterato
         if option.flag:
             accepted |= {f"--no{name[2:]}" for name in option.names}
     before = words[: words.index("--")] if "--" in words else words
-    used = [name for name in map(_option_name, before) if name]
+    options = (re.match(r"(--?[A-Za-z][\w.-]*)(=|$)", word) for word in before)
+    used = [found[1] for found in options if found]
     written = [f"--{name.lstrip('-')}" if absl else name for name in used]
     unknown = [name for name in written if name not in accepted]
     if not absl:
         unknown = [name for name in unknown if name.startswith("--")]
     yield from _unknown(unknown, sorted(known), tuple(written), given)
-    required = {name for option in given.options if option.required for name in option.names[:1]}
-    missing = sorted(
-        name for name in required if exact and not _synonyms(given, name) & set(written)
-    )
-    if missing:
-        yield f"the following arguments are required: {', '.join(missing)}"
-
-
-def _synonyms(given: Arguments, name: str) -> set[str]:
-    return {each for option in given.options if name in option.names for each in option.names}
-
-
-def _option_name(word: str) -> str:
-    """`--name` of `--name=value`; "" for a value."""
-    found = re.match(r"(--?[A-Za-z][\w.-]*)(=|$)", word)
-    return found[1] if found else ""
+    missing = {name for option in given.options if option.required for name in option.names[:1]}
+    for option in given.options:  # any of its names will do, here or where it was defined again
+        if set(option.names) & set(written):
+            missing -= set(option.names)
+    if missing and exact:
+        yield f"the following arguments are required: {', '.join(sorted(missing))}"
 
 
 # ── what a script defines with argparse, absl, tf.app.flags or click ─────────
@@ -181,7 +172,9 @@ class OptionReader:
         elif name in ("parse_args", "parse_known_args", "parse_intermixed_args"):
             self.parsed = True
             self.tolerant = self.tolerant or name == "parse_known_args"
-            self.computed = self.computed or not _reads_the_command_line(node)
+            words = [ast.unparse(each) for each in node.args[:1]]  # of the command line, or others
+            usual = not words or words[0] in ("sys.argv[1:]", "None", "argv[1:]")
+            self.computed = self.computed or bool(node.keywords) or not usual
         elif name == "ArgumentParser":
             self._parser(node)
         elif name == "add_subparsers":
@@ -189,7 +182,10 @@ class OptionReader:
         elif _DEFINES.fullmatch(name):
             self._absl(node, name)
         elif name in ("mark_flag_as_required", "mark_flags_as_required"):
-            self._required(node)
+            argument = node.args[0] if node.args else None
+            nodes = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+            for flag in sorted({f"--{_constant(each)}" for each in nodes if each is not None}):
+                self._add_option("absl", (flag,), node, True)
         elif whole in ("absl.app.run", "tensorflow.app.run", "tensorflow.compat.v1.app.run"):
             self.parsed = True
             self.tolerant = self.tolerant or whole.startswith("tensorflow")
@@ -216,15 +212,12 @@ class OptionReader:
     # ── libraries ──
 
     def _parser(self, node: ast.Call) -> None:
-        self.computed = self.computed or _has(
-            node, "parents", "fromfile_prefix_chars", "prefix_chars", "conflict_handler"
-        )
-        whole, _ = self.aliases.resolve(node.func)
-        self.computed = self.computed or whole != "argparse.ArgumentParser"
+        unusual = ("parents", "fromfile_prefix_chars", "prefix_chars", "conflict_handler", None)
+        own = self.aliases.resolve(node.func)[0] != "argparse.ArgumentParser"
+        self.computed = self.computed or own or _has(node, *unusual)
         for keyword in node.keywords:
             if keyword.arg == "allow_abbrev":
                 self.abbreviations = _constant(keyword.value) is not False
-            self.computed = self.computed or keyword.arg is None
 
     def _argparse(self, node: ast.Call) -> None:
         names = _texts(node.args)
@@ -249,9 +242,7 @@ class OptionReader:
         if name == "nargs" and isinstance(node, ast.Attribute):
             return {"REMAINDER": "...", "OPTIONAL": "?", "ZERO_OR_MORE": "*"}.get(node.attr)
         value = _constant(node)
-        if name == "action" and value not in _ACTIONS:
-            return None
-        return value
+        return None if name == "action" and value not in _ACTIONS else value
 
     def _absl(self, node: ast.Call, name: str) -> None:
         names = _texts(node.args[:1])
@@ -267,15 +258,6 @@ class OptionReader:
         self.parsed = True
         self._add_option("absl", dashed, node, required, flag=name in _BOOLEANS, default=default)
 
-    def _required(self, node: ast.Call) -> None:
-        argument = node.args[0] if node.args else None
-        nodes = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-        names = {f"--{_constant(each)}" for each in nodes if each is not None}
-        self.options += [
-            Option(library="absl", names=(name,), file=self.file, line=node.lineno, required=True)
-            for name in sorted(names)
-        ]
-
     def _click(self, node: ast.Call, whole: str) -> None:
         names = _texts(node.args)
         if not names or _has(node, "cls"):
@@ -290,7 +272,7 @@ class OptionReader:
 
     def _add_option(
         self,
-        library: object,
+        library: Library,
         names: tuple[str, ...],
         node: ast.Call,
         required: bool = False,
@@ -302,7 +284,7 @@ class OptionReader:
         value = _constant(default) if default is not None else None
         self.options.append(
             Option(
-                library=library,  # type: ignore[arg-type]
+                library=library,
                 names=names,
                 file=self.file,
                 line=node.lineno,
@@ -313,13 +295,6 @@ class OptionReader:
                 default_path=value if isinstance(value, str) and value.startswith("/") else None,
             )
         )
-
-
-def _reads_the_command_line(node: ast.Call) -> bool:
-    """True for `parse_args()` and `parse_args(sys.argv[1:])`."""
-    if node.keywords:
-        return False
-    return not node.args or ast.unparse(node.args[0]) in ("sys.argv[1:]", "None", "argv[1:]")
 
 
 def _texts(nodes: list[ast.expr]) -> tuple[str, ...] | None:
@@ -333,5 +308,5 @@ def _constant(node: ast.expr) -> object:
     return node.value if isinstance(node, ast.Constant) else None
 
 
-def _has(node: ast.Call, *names: str) -> bool:
+def _has(node: ast.Call, *names: str | None) -> bool:
     return any(keyword.arg in names for keyword in node.keywords)

@@ -34,7 +34,6 @@ _MESSAGES = frozenset(
 """Calls whose texts name no file."""
 _TEXTS = frozenset({"help", "description", "epilog", "usage", "metavar", "short_help"})
 
-
 _COLLECTIVE = {
     "tensorflow.distribute.MultiWorkerMirroredStrategy",
     "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy",
@@ -164,7 +163,9 @@ class _Reader(ast.NodeVisitor):
             self.without_effect |= roles.comparisons(node.test)
         else:
             self.tests |= roles.comparisons(node.test)
-        with self._in(unsure=_asks_what_is_there(node.test)):
+        names = [last_name(each) for each in ast.walk(node.test)]  # `hasattr(…)`, `tf.__version__`
+        unsure = any("version" in name.lower() or name == "hasattr" for name in names)
+        with self._in(unsure=unsure):
             self.visit(node.test)
             with self.tf_config.guarded_by(node.test):
                 self._all(node.body)
@@ -191,7 +192,7 @@ class _Reader(ast.NodeVisitor):
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> None:
-        self._all_nodes(node.generators)
+        self._all(node.generators)
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         with self.tf_config.guarded_by(*(test for each in node.generators for test in each.ifs)):
             self._all(results)
@@ -206,18 +207,14 @@ class _Reader(ast.NodeVisitor):
         with self._in(quiet=True):
             self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._function(node)
-
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.facts.options.decorated(node)
         self._all(node.decorator_list)
         self._all([*node.args.defaults, *filter(None, node.args.kw_defaults)])
         with self.facts.roles.function(), self._deciding(roles.names_decider(node.name)):
             self._all(node.body)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _function
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.facts.options.extended(node)
@@ -247,15 +244,13 @@ class _Reader(ast.NodeVisitor):
 
     def _own_addresses(self, value: ast.expr) -> None:
         """Addresses of this machine that the script gives to its tasks."""
-        if self.unsure or self.tf_config.is_guarded:
-            return
-        for text, line in roles.own_addresses(value, self.literals):
-            self.facts.own_addresses.append(Use(name=text, file=self.facts.file, line=line))
+        if not self.unsure and not self.tf_config.is_guarded:
+            self.facts.own_addresses += [
+                Use(name=text, file=self.facts.file, line=line)
+                for text, line in roles.own_addresses(value, self.literals)
+            ]
 
-    def _all(self, nodes: Sequence[ast.stmt] | Sequence[ast.expr]) -> None:
-        self._all_nodes(nodes)
-
-    def _all_nodes(self, nodes: Sequence[ast.AST]) -> None:
+    def _all(self, nodes: Sequence[ast.AST]) -> None:
         """Visit them in order; what follows an `if` that leaves is guarded by its test."""
         with ExitStack() as passed:
             for node in nodes:
@@ -266,7 +261,7 @@ class _Reader(ast.NodeVisitor):
     def generic_visit(self, node: ast.AST) -> None:
         for _, value in ast.iter_fields(node):
             if isinstance(value, list):
-                self._all_nodes([each for each in value if isinstance(each, ast.AST)])
+                self._all([each for each in value if isinstance(each, ast.AST)])
             elif isinstance(value, ast.AST):
                 self.visit(value)
 
@@ -326,30 +321,19 @@ class _Reader(ast.NodeVisitor):
             use = Use(name=name, file=self.facts.file, line=node.lineno)
             self.facts.default_collectives.append(use)
 
-    def _decides(self, node: ast.Compare) -> bool:
-        """True if a comparison of the index is a test, or gives a name such as `is_chief` a value;
-        elsewhere the comparison may be for a log."""
-        return self.decides > 0 or node in self.tests
-
     def _saving(self, node: ast.Call, name: str) -> None:
         whole, _ = self.aliases.resolve(node.func)
         if name in ("save", "write") and isinstance(node.func, ast.Attribute):
-            whole = self._checkpoint(node.func.value)
-            saves = bool(whole) and not any(each.arg in ("options", None) for each in node.keywords)
+            made = node.func.value
+            made = self.literals.get(made.id, made) if isinstance(made, ast.Name) else made
+            whole = self.aliases.resolve(made.func)[0] if isinstance(made, ast.Call) else ""
+            saves = whole.endswith(saving.CHECKPOINT)
+            saves = saves and not any(each.arg in ("options", None) for each in node.keywords)
         else:
             saves = saving.way(whole, node) is not None
         if saves and not self.unsure:
             self.facts.saves.append(Use(name=whole, file=self.facts.file, line=node.lineno))
         self.facts.reads_back = self.facts.reads_back or name in saving.READS_BACK
-
-    def _checkpoint(self, node: ast.expr) -> str:
-        """The full name of tf.train.Checkpoint, if the value is one; else ""."""
-        if isinstance(node, ast.Name):
-            node = self.literals.get(node.id, node)
-        if not isinstance(node, ast.Call):
-            return ""
-        whole, _ = self.aliases.resolve(node.func)
-        return whole if whole.endswith(saving.CHECKPOINT) else ""
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self.tf_config.subscript(node)
@@ -357,15 +341,13 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> None:
         self.tf_config.asks(node)
-        in_test = node in self.without_effect
         sides = (node.left, *node.comparators)
         of_index = any(self.tf_config.is_index(side) for side in sides)
-        self.facts.roles.compare(
-            node,
-            self.facts.file,
-            decides=not in_test and (not of_index or self._decides(node)),
-            of_index=of_index,
-        )
+        # One of the index is a test, or gives a name such as `is_chief` a value; elsewhere it may
+        # be for a log.
+        decides = not of_index or self.decides > 0 or node in self.tests
+        decides = decides and node not in self.without_effect
+        self.facts.roles.compare(node, self.facts.file, decides=decides, of_index=of_index)
         with self._in(quiet=True):
             self.generic_visit(node)
 
@@ -399,9 +381,3 @@ def is_main_guard(test: ast.expr) -> bool:
         and isinstance(test.left, ast.Name)
         and test.left.id == "__name__"
     )
-
-
-def _asks_what_is_there(test: ast.expr) -> bool:
-    """True for `hasattr(…)`, `tf.__version__ < …` and the like."""
-    names = [last_name(node) for node in ast.walk(test)]
-    return any("version" in name.lower() or name == "hasattr" for name in names)

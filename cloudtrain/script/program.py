@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cloudtrain.script.arguments import OptionReader
 from cloudtrain.script.facts import Arguments, ScriptFacts, Use, first_uses
 from cloudtrain.script.module import LARGEST, ModuleFacts, Unreadable, read_module
+from cloudtrain.script.roles import of_program
 
 MOST = 100
 """Modules of one program that are read; the rest is not followed."""
@@ -87,19 +88,15 @@ def _together(
     keys: dict[str, Use] = {}
     for use in (use for module in modules for use in module.tf_config):
         keys.setdefault(use.name, use)
-    roles = [module.roles for module in modules]
-    first_worker = any(each.first_worker for each in roles)
-    spoken = {role for each in roles for role in each.spoken}
-    chiefs = [use for each in roles for use in each.only.get("chief", ())]
-    masters = [use for each in roles for use in each.only.get("master", ())]
+    roles = of_program([module.roles for module in modules])
     return ScriptFacts(
         files=tuple(module.file for module in modules),
         names=first_uses(modules),
         libraries=libraries,
-        by_index=() if spoken else tuple(use for each in roles for use in each.by_index),
+        by_index=() if roles.spoken else tuple(roles.by_index),
         reads_back=any(module.reads_back for module in modules),
-        chief_only=() if first_worker else tuple(chiefs),
-        master_only=() if "chief" in spoken or first_worker else tuple(masters),
+        chief_only=tuple(roles.only["chief"]),
+        master_only=() if "chief" in roles.spoken else tuple(roles.only["master"]),
         tf_config=tuple(keys.values()),
         arguments=_arguments([module.options for module in modules], complete and not unreadable),
         unreadable=tuple(unreadable),

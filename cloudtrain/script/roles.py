@@ -39,8 +39,10 @@ class Roles:
 
     def compare(self, node: ast.Compare, file: str, *, decides: bool, of_index: bool) -> None:
         """`decides`: something of consequence follows; `of_index`: a side is the task's index."""
-        sides = [node.left, *node.comparators]
-        values = {value for side in sides for value in _constants(side)}
+        values: set[object] = set()
+        for side in (node.left, *node.comparators):
+            elements = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+            values |= {each.value for each in elements if isinstance(each, ast.Constant)}
         named = {value for value in values if value in ("chief", "master", "worker")}
         self.spoken |= named
         operator = node.ops[0]
@@ -59,12 +61,20 @@ class Roles:
             self.only.setdefault(role, []).append(use)
 
 
-def _constants(node: ast.expr) -> list[object]:
-    if isinstance(node, ast.Constant):
-        return [node.value]
-    if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return [each.value for each in node.elts if isinstance(each, ast.Constant)]
-    return []
+def of_program(modules: Sequence[Roles]) -> Roles:
+    """The comparisons of all modules of a program; none if one of them treats worker 0 as the
+    chief."""
+    first_worker = any(each.first_worker for each in modules)
+    only = {
+        role: [] if first_worker else [use for each in modules for use in each.only.get(role, ())]
+        for role in ("chief", "master")
+    }
+    return Roles(
+        only=only,
+        spoken={role for each in modules for role in each.spoken},
+        by_index=[use for each in modules for use in each.by_index],
+        first_worker=first_worker,
+    )
 
 
 Path = tuple[str, ...]
@@ -104,8 +114,11 @@ class TfConfigReader:
     @contextmanager
     def caught(self, handlers: Sequence[ast.ExceptHandler]) -> Iterator[None]:
         """Nothing is required in a `try:` that catches a missing key."""
-        names = {name for each in handlers for name in _named(each.type)}
-        catches = bool(handlers) and bool(names & _MISSING_KEY)
+        catches = False
+        for kind in (each.type for each in handlers):
+            named = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+            names = {"" if one is None else _shown(one).rpartition(".")[2] for one in named}
+            catches = catches or bool(names & _MISSING_KEY)
         self._caught += catches
         try:
             yield
@@ -168,10 +181,11 @@ class TfConfigReader:
         """The part of TF_CONFIG that an expression is; None if it is none, or not known."""
         if isinstance(node, ast.BoolOp):
             return self._path(node.values[0])
-        if _is_resolvers_id(node):
-            return ("task", "index")
+        name = _shown(node)
+        if name.endswith(".task_id") and "resolver" in name.rpartition(".")[0].rpartition(".")[2]:
+            return ("task", "index")  # `cluster_resolver.task_id`
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._values.get(_shown(node))
+            return self._values.get(name)
         if isinstance(node, ast.Subscript):
             return _below(self._path(node.value), _key(node.slice))
         if not isinstance(node, ast.Call) or not node.args:
@@ -184,22 +198,8 @@ class TfConfigReader:
         return None
 
 
-def _is_resolvers_id(node: ast.expr) -> bool:
-    """True for `cluster_resolver.task_id`."""
-    if not isinstance(node, ast.Attribute) or node.attr != "task_id":
-        return False
-    return "resolver" in _shown(node.value).rpartition(".")[2]
-
-
 _MISSING_KEY = frozenset({"", "KeyError", "LookupError", "Exception", "BaseException"})
-
-
-def _named(node: ast.expr | None) -> list[str]:
-    """Names of what an `except` catches; "" for everything."""
-    if node is None:
-        return [""]
-    each = node.elts if isinstance(node, ast.Tuple) else [node]
-    return [_shown(one).rpartition(".")[2] for one in each]
+"""What an `except` catches; "" for everything."""
 
 
 def _below(path: Path | None, key: str | None) -> Path | None:
