@@ -128,15 +128,14 @@ def between(now: str, generated: str) -> str:
 
 
 def gpu_table() -> str:
-    rates = {row.kind: row for row in gpus.RATES}
     head = "| GPU | GB | compute capability | TFLOP/s, float16 | GB/s to another GPU |"
     lines = [f"\n{head}", "|---|---|---|---|---|"]
     for row in gpus.GPUS:
-        rate = rates.get(row.kind)
-        given = (f"{rate.tflops:g}", f"{rate.link:g}") if rate else ("–", "–")
+        given = (f"{row.rate.tflops:g}", f"{row.rate.link:g}") if row.rate else ("–", "–")
         facts = [row.kind, f"{row.memory_gb}", f"{row.architecture} {number(row.capability)}"]
         lines.append(f"| {' | '.join([*facts, *given])} |")
-    sources = [row.source for row in (*gpus.GPUS, *gpus.RATES)]
+    rates = (row.rate.source for row in gpus.GPUS if row.rate)
+    sources = [*(row.source for row in gpus.GPUS), *rates]
     return "\n".join([*lines, "", cited(sources)]) + "\n"
 
 

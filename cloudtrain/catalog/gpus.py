@@ -19,7 +19,44 @@ Release = tuple[int, int]
 
 _NVIDIA = "https://developer.nvidia.com/cuda-gpus"
 _LEGACY = "https://developer.nvidia.com/cuda-legacy-gpus"
+_EC2 = "https://aws.amazon.com/ec2/instance-types"
 _READ = date(2026, 11, 22)
+
+# Rates: the documents (`source`) were read as others quote them:
+# github.com/winston-zhang-orz/gpu-specs, github.com/kentjliu/acml-project1,
+# glennklockwood.com/garden/processors. A10G: quotes of its sheet say 70 twice and 125, the A10's,
+# once. K80, P100 and P4 have the rate of PCIe 3.0 x16. Of V100, A100, H100 and H200: the form that
+# clouds rent most, SXM.
+_RATES_READ = date(2026, 11, 23)
+_PRODUCTS = "https://www.nvidia.com/en-us/data-center"
+_SHEETS = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
+_K80 = f"{_SHEETS}/tesla-product-literature/Tesla-K80-BoardSpec-07317-001-v05.pdf"
+_P100 = f"{_SHEETS}/tesla-p100/pdf/nvidia-tesla-p100-PCIe-datasheet.pdf"
+_P4 = (
+    "https://images.nvidia.com/content/pdf/tesla/184457-Tesla-P4-Datasheet-NV-Final-Letter-Web.pdf"
+)
+_VOLTA = (
+    "https://images.nvidia.com/content/technologies/volta/pdf/"
+    "volta-v100-datasheet-update-us-1165301-r5.pdf"
+)
+_T4 = f"{_SHEETS}/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
+_A100 = f"{_SHEETS}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
+_A10G = (
+    "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What NVIDIA says that a GPU reaches."""
+
+    tflops: float
+    """TFLOP/s of a product of float16 matrices, added up in float32, without sparsity. Before Volta
+    it is computed in float32."""
+    link: float
+    """GB/s to another GPU of the machine, in one direction: NVLink, else PCIe."""
+    source: str
+    read: date = _RATES_READ
 
 
 @dataclass(frozen=True)
@@ -33,28 +70,30 @@ class Gpu:
     divided by the GPUs of a board (2026-11-24)."""
     source: str = _NVIDIA
     read: date = _READ
+    rate: Rate | None = None
+    """None if no released TensorFlow runs on it, or the figures were not found."""
 
 
 GPUS = (
     Gpu("K520", "Kepler", (3, 0), 4, _LEGACY),
-    Gpu("K80", "Kepler", (3, 7), 12, _LEGACY),
+    Gpu("K80", "Kepler", (3, 7), 12, _LEGACY, rate=Rate(4.4, 16, _K80)),
     Gpu("M60", "Maxwell", (5, 2), 8, _LEGACY),
-    Gpu("P100", "Pascal", (6, 0), 16, _LEGACY),
-    Gpu("P4", "Pascal", (6, 1), 8, _LEGACY),
+    Gpu("P100", "Pascal", (6, 0), 16, _LEGACY, rate=Rate(9.3, 16, _P100)),
+    Gpu("P4", "Pascal", (6, 1), 8, _LEGACY, rate=Rate(5.5, 16, _P4)),
     Gpu("P40", "Pascal", (6, 1), 24, _LEGACY),
-    Gpu("V100", "Volta", (7, 0), 16, _LEGACY),
-    Gpu("V100-32GB", "Volta", (7, 0), 32, _LEGACY),
-    Gpu("T4", "Turing", (7, 5), 16),
-    Gpu("T4G", "Turing", (7, 5), 16, "https://aws.amazon.com/ec2/instance-types/g5g/"),
-    Gpu("A100", "Ampere", (8, 0), 40),
-    Gpu("A100-80GB", "Ampere", (8, 0), 80),
-    Gpu("A10", "Ampere", (8, 6), 24),
-    Gpu("A10G", "Ampere", (8, 6), 24, "https://aws.amazon.com/ec2/instance-types/g5/"),
-    Gpu("L4", "Ada", (8, 9), 24),
-    Gpu("L40S", "Ada", (8, 9), 48),
-    Gpu("H100", "Hopper", (9, 0), 80),
-    Gpu("H200", "Hopper", (9, 0), 141),
-    Gpu("GH200", "Hopper", (9, 0), 96),
+    Gpu("V100", "Volta", (7, 0), 16, _LEGACY, rate=Rate(125, 150, _VOLTA)),
+    Gpu("V100-32GB", "Volta", (7, 0), 32, _LEGACY, rate=Rate(125, 150, _VOLTA)),
+    Gpu("T4", "Turing", (7, 5), 16, rate=Rate(65, 16, _T4)),
+    Gpu("T4G", "Turing", (7, 5), 16, f"{_EC2}/g5g/"),
+    Gpu("A100", "Ampere", (8, 0), 40, rate=Rate(312, 300, _A100)),
+    Gpu("A100-80GB", "Ampere", (8, 0), 80, rate=Rate(312, 300, _A100)),
+    Gpu("A10", "Ampere", (8, 6), 24, rate=Rate(125, 32, f"{_SHEETS}/a10/pdf/a10-datasheet.pdf")),
+    Gpu("A10G", "Ampere", (8, 6), 24, f"{_EC2}/g5/", rate=Rate(70, 32, _A10G)),
+    Gpu("L4", "Ada", (8, 9), 24, rate=Rate(121, 32, f"{_PRODUCTS}/l4/")),
+    Gpu("L40S", "Ada", (8, 9), 48, rate=Rate(362, 32, f"{_PRODUCTS}/l40s/")),
+    Gpu("H100", "Hopper", (9, 0), 80, rate=Rate(989, 450, f"{_PRODUCTS}/h100/")),
+    Gpu("H200", "Hopper", (9, 0), 141, rate=Rate(989, 450, f"{_PRODUCTS}/h200/")),
+    Gpu("GH200", "Hopper", (9, 0), 96, rate=Rate(989, 450, f"{_PRODUCTS}/grace-hopper-superchip/")),
     Gpu("B200", "Blackwell", (10, 0), 180),
     Gpu("GB200", "Blackwell", (10, 0), 186),
     Gpu("B300", "Blackwell", (10, 3), 270),
@@ -146,64 +185,7 @@ def first_release(kind: str, fits: Fit) -> str | None:
     return None
 
 
-# ── rates that a GPU should reach ────────────────────────────────────────────
-# The documents (`source`) were read as others quote them: github.com/winston-zhang-orz/gpu-specs,
-# github.com/kentjliu/acml-project1, glennklockwood.com/garden/processors. A10G: quotes of its sheet
-# say 70 twice and 125, the A10's, once. K80, P100 and P4 have the rate of PCIe 3.0 x16.
-
-_RATES_READ = date(2026, 11, 23)
-_PRODUCTS = "https://www.nvidia.com/en-us/data-center"
-_SHEETS = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
-_K80 = f"{_SHEETS}/tesla-product-literature/Tesla-K80-BoardSpec-07317-001-v05.pdf"
-_P100 = f"{_SHEETS}/tesla-p100/pdf/nvidia-tesla-p100-PCIe-datasheet.pdf"
-_P4 = (
-    "https://images.nvidia.com/content/pdf/tesla/184457-Tesla-P4-Datasheet-NV-Final-Letter-Web.pdf"
-)
-_VOLTA = (
-    "https://images.nvidia.com/content/technologies/volta/pdf/"
-    "volta-v100-datasheet-update-us-1165301-r5.pdf"
-)
-_A100 = f"{_SHEETS}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
-_A10G = (
-    "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
-)
-
-
-@dataclass(frozen=True)
-class Rate:
-    kind: str
-    tflops: float
-    """TFLOP/s of a product of float16 matrices, added up in float32, without sparsity. Before Volta
-    it is computed in float32."""
-    link: float
-    """GB/s to another GPU of the machine, in one direction: NVLink, else PCIe."""
-    source: str
-    read: date = _RATES_READ
-
-
-# The form that clouds rent most: SXM of V100, A100, H100 and H200.
-RATES = (
-    Rate("K80", 4.4, 16, _K80),
-    Rate("P100", 9.3, 16, _P100),
-    Rate("P4", 5.5, 16, _P4),
-    Rate("V100", 125, 150, _VOLTA),
-    Rate("V100-32GB", 125, 150, _VOLTA),
-    Rate("T4", 65, 16, f"{_SHEETS}/tesla-t4/t4-tensor-core-datasheet-951643.pdf"),
-    Rate("A100", 312, 300, _A100),
-    Rate("A100-80GB", 312, 300, _A100),
-    Rate("A10", 125, 32, f"{_SHEETS}/a10/pdf/a10-datasheet.pdf"),
-    Rate("A10G", 70, 32, _A10G),
-    Rate("L4", 121, 32, f"{_PRODUCTS}/l4/"),
-    Rate("L40S", 362, 32, f"{_PRODUCTS}/l40s/"),
-    Rate("H100", 989, 450, f"{_PRODUCTS}/h100/"),
-    Rate("H200", 989, 450, f"{_PRODUCTS}/h200/"),
-    Rate("GH200", 989, 450, f"{_PRODUCTS}/grace-hopper-superchip/"),
-)
-"""Kinds that a released TensorFlow runs on, and whose figures were found."""
-
-_RATE_OF = {row.kind: row for row in RATES}
-
-
 def rate(kind: str) -> Rate | None:
-    """The rates of this accelerator under any of its names; None if the table lacks it."""
-    return _RATE_OF.get(canonical_name(kind))
+    """The rates of this accelerator under any of its names; None if the table lacks them."""
+    row = gpu(kind)
+    return row.rate if row else None

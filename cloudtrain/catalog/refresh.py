@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -77,40 +78,25 @@ def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
     for item in items:
         name = item.instance_name.lower()
         if name not in known and item.gpu_count and gpus.gpu(str(item.gpu_name)) is not None:
-            known[name] = _facts(item)
-        if name not in known or _is_reserved(item) or item.price <= 0:
+            known[name] = table.Row(
+                machine=item.instance_name,
+                vcpus=int(item.cpu),
+                memory_gib=float(item.memory),
+                accelerator=_accelerator(item),
+                spot=False,
+                prices={},
+            )
+        # GCP's calendar mode: booked ahead, cheaper than on demand; cloudtrain does not rent it.
+        is_reserved = (item.provider_data or {}).get("is_dws_calendar_mode")
+        if name not in known or is_reserved or item.price <= 0:
             continue
         region = region_of(cloud, item.location)
         there = prices.setdefault((item.instance_name, _accelerator(item), item.spot), {})
         there[region] = max(item.price, there.get(region, 0.0))
     return tuple(
-        table.Row(
-            machine=known[machine.lower()].machine,
-            vcpus=known[machine.lower()].vcpus,
-            memory_gib=known[machine.lower()].memory_gib,
-            accelerator=accelerator,
-            spot=spot,
-            prices=there,
-        )
+        replace(known[machine.lower()], accelerator=accelerator, spot=spot, prices=there, dates={})
         for (machine, accelerator, spot), there in prices.items()
     )
-
-
-def _facts(item: Any) -> table.Row:
-    return table.Row(
-        machine=item.instance_name,
-        vcpus=int(item.cpu),
-        memory_gib=float(item.memory),
-        accelerator=_accelerator(item),
-        spot=False,
-        prices={},
-    )
-
-
-def _is_reserved(item: Any) -> bool:
-    """True for GCP's calendar mode: capacity booked ahead, cheaper than on demand, which cloudtrain
-    does not rent."""
-    return bool((item.provider_data or {}).get("is_dws_calendar_mode"))
 
 
 def _accelerator(item: Any) -> Accelerator | None:

@@ -9,7 +9,7 @@ import difflib
 import re
 
 from cloudtrain.catalog import table
-from cloudtrain.core.cloud import Cloud, cloud_of, clouds
+from cloudtrain.core.cloud import cloud_of, clouds
 
 
 def invalid_region(provider: str, place: str) -> str | None:
@@ -25,7 +25,8 @@ def invalid_region(provider: str, place: str) -> str | None:
         return f"{provider} has no zone {place!r}: {region!r} tries each of the region"
     if is_region:
         return None
-    owner = next((each.name for each in clouds() if each != cloud and _may_be(each, place)), None)
+    alike = (c for c in clouds() if c.region and re.fullmatch(c.region, c.region_of(place)))
+    owner = next((each.name for each in alike if each != cloud), None)
     near = difflib.get_close_matches(region, known, n=3, cutoff=cloud.region_likeness)
     another = not near or near[0].rstrip("0123456789") == region.rstrip("0123456789")
     if not cloud.region and another and owner is None:
@@ -34,11 +35,6 @@ def invalid_region(provider: str, place: str) -> str | None:
     meant = f": did you mean {place.replace(region, near[-1], 1)!r}?" if near else ""
     whose = f", which is one of {owner}" if owner else ""
     return f"{provider} has no region or zone {place!r}{whose}{meant}"
-
-
-def _may_be(cloud: Cloud, place: str) -> bool:
-    """True if the name has the form of this cloud's regions or zones."""
-    return bool(cloud.region and re.fullmatch(cloud.region, cloud.region_of(place)))
 
 
 def similarity(one: str, other: str) -> tuple[float, int]:

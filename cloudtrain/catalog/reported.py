@@ -20,20 +20,19 @@ MEMORY_TOLERANCE = 0.02
 def learn(provider: str, reported: Iterable[MachineFacts]) -> tuple[str, ...]:
     """Keep what the cloud reported: it wins over the table from now on. Returns a sentence for each
     machine type that was known otherwise."""
-    found = [_with_kind(provider, facts) for facts in reported]
+    found = []
+    for facts in reported:
+        # The table's name of the accelerator, where the cloud's may mean it: EC2 says A100 for both
+        # sizes of memory, and names of Azure's machines have no size.
+        listed = catalog.listed_machine(provider, facts.name)
+        known, told = listed.accelerator if listed else None, facts.accelerator
+        if known is not None and told is not None and is_same_accelerator(told.kind, known.kind):
+            found.append(replace(facts, accelerator=replace(told, kind=known.kind)))
+        else:
+            found.append(facts)
     texts = tuple(text for facts in found for text in _differences(provider, facts))
     remember(provider, found)
     return texts
-
-
-def _with_kind(provider: str, facts: MachineFacts) -> MachineFacts:
-    """The table's name of the accelerator, where the cloud's may mean it: EC2 says A100 for both
-    sizes of memory, and names of Azure's machines have no size."""
-    listed = catalog.listed_machine(provider, facts.name)
-    known, told = listed.accelerator if listed else None, facts.accelerator
-    if known is None or told is None or not is_same_accelerator(told.kind, known.kind):
-        return facts
-    return replace(facts, accelerator=replace(told, kind=known.kind))
 
 
 def _differences(provider: str, facts: MachineFacts) -> Iterator[str]:
@@ -53,11 +52,8 @@ def _differences(provider: str, facts: MachineFacts) -> Iterator[str]:
         pairs.append(("ARM", "x86-64"))
     if pairs:
         now, before = (", ".join(words) for words in zip(*pairs, strict=True))
-        yield f"{facts.name}: {cloud.title} says {now}; {_source(provider, facts)} said {before}"
-
-
-def _source(provider: str, facts: MachineFacts) -> str:
-    if learned_row(provider, facts.name) is not None:
-        earlier = learned_machines(provider)
-        return f"its answer of {earlier.date}" if earlier else "an earlier answer"
-    return f"the table of {table.packaged(provider).date}"
+        source = f"the table of {table.packaged(provider).date}"
+        if learned_row(provider, facts.name) is not None:
+            earlier = learned_machines(provider)
+            source = f"its answer of {earlier.date}" if earlier else "an earlier answer"
+        yield f"{facts.name}: {cloud.title} says {now}; {source} said {before}"

@@ -52,7 +52,11 @@ def load(
     from cloudtrain.config.as_written import texts_with_variables
     from cloudtrain.config.candidates import readings
 
-    own = _file_variables(env_file)
+    own: Mapping[str, str] = {}
+    if env_file is not None:
+        from cloudtrain.config.env_file import read_env_file
+
+        own = read_env_file(env_file)
     data, file = _read(path), str(path)
     tree, problems, taken = written_tree(data, file, {**environ, **own}, overrides, defaults)
     if tree or not problems:
@@ -83,6 +87,7 @@ def _checked(
     """The tree with the hosts of an INI file, what it says, its list of candidates if it has one,
     and its problems, with those of its fields and between them."""
     from cloudtrain.config import candidates
+    from cloudtrain.config.fields import is_name
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
     from cloudtrain.config.validation import exposed_keys, misused_variables, problem, validate
@@ -95,7 +100,10 @@ def _checked(
     problems = [*problems, *wrong, *checked.problems, *misused_variables(tree)]
     problems += exposed_keys(tree, {each.field for each in problems})
     broken = [] if several else [*broken_rules(checked.file)]
-    for at, text in [*broken, *_name(checked.file, path)]:
+    if checked.file.name is None and not is_name(_stem(path)):
+        why = "is missing, and the file's name is not a valid cluster name: add name: …"
+        broken.append((("name",), why))
+    for at, text in broken:
         if not checked.shadows(at):
             problems.append(problem(tree, file, at, text))
     if several:
@@ -130,14 +138,6 @@ def load_again(config: ClusterConfig, *more: str) -> ClusterConfig:
     same = with_candidate(again, candidate)
     part = set(config.placement) <= set(candidate.placement)
     return replace(same, placement=config.placement) if part else same
-
-
-def _file_variables(env_file: Path | None) -> dict[str, str]:
-    if env_file is None:
-        return {}
-    from cloudtrain.config.env_file import read_env_file
-
-    return read_env_file(env_file)
 
 
 def with_environment_defaults(
@@ -252,14 +252,6 @@ def _near(path: Path) -> Path | None:
 def _stem(path: Path) -> str:
     """Cluster name from a file name: `My_Config.yaml` is my-config."""
     return "".join("-" if c in "_ ." else c for c in path.stem.lower())
-
-
-def _name(file: ConfigFile, path: Path) -> list[tuple[tuple[str], str]]:
-    from cloudtrain.config.fields import is_name
-
-    if file.name is not None or is_name(_stem(path)):
-        return []
-    return [(("name",), "is missing, and the file's name is not a valid cluster name: add name: …")]
 
 
 def _candidate(config: ClusterConfig) -> Candidate:

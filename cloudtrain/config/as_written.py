@@ -24,7 +24,8 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded config with `${VAR}` in the place of values."""
     shown = deepcopy(dict(config))
     for pointer, text in (shown.pop("written", None) or {}).items():
-        _put(shown, [_unescaped(part) for part in str(pointer).split("/")[1:]], text)
+        parts = str(pointer).split("/")[1:]
+        _put(shown, [part.replace("~1", "/").replace("~0", "~") for part in parts], text)
     return shown
 
 
@@ -66,10 +67,6 @@ def _pointer(path: Path) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _unescaped(part: str) -> str:
-    return part.replace("~1", "/").replace("~0", "~")
-
-
 def _put(node: Any, parts: list[str], text: str) -> None:
     """Replace the text at a place; a single value of the file may be a list in the record."""
     if isinstance(node, list | tuple):
@@ -82,15 +79,12 @@ def _put(node: Any, parts: list[str], text: str) -> None:
         if not rest:
             node[here] = [text]
         elif rest[0].isdecimal() and int(rest[0]) < len(items):
-            _put_item(items, int(rest[0]), rest[1:], text)
+            index = int(rest[0])
+            if rest[1:]:
+                _put(items[index], rest[1:], text)
+            elif isinstance(items[index], str):
+                items[index] = text
     elif rest:
         _put(value, rest, text)
     elif isinstance(value, str):
         node[here] = text
-
-
-def _put_item(items: list[Any], index: int, rest: list[str], text: str) -> None:
-    if rest:
-        _put(items[index], rest, text)
-    elif isinstance(items[index], str):
-        items[index] = text

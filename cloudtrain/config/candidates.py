@@ -66,8 +66,9 @@ def problems_between(tree: Block, file: str, checked: ConfigFile) -> Iterator[Pr
     for path, merged, read in readings(tree, file):
         shadows = validate(merged, file).shadows
         for at, text in broken_rules(read):
+            own = value_at(tree, (*path, *at)) is not None or str(at[0]) in OF_EACH
             if not shadows(at):
-                yield problem(tree, file, _as_written(tree, path, at), text)
+                yield problem(tree, file, (*path, *at) if own else at, text)
 
 
 def _broken(tree: Block, file: ConfigFile) -> Iterator[tuple[Path, str]]:
@@ -118,9 +119,3 @@ def _merged(tree: Block, candidate: Block) -> Block:
             merged = _merged(there, value)
         tree = tree.having((name,), merged, candidate.keys_at[name])
     return tree
-
-
-def _as_written(tree: Block, candidate: Path, at: Path) -> Path:
-    """Path of a field where the file has it: in the candidate, or beside the list."""
-    own = value_at(tree, (*candidate, *at)) is not None or str(at[0]) in OF_EACH
-    return (*candidate, *at) if own else at

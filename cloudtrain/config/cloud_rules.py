@@ -64,7 +64,15 @@ def _resource_names(file: ConfigFile) -> Found:
     cloud = cloud_of(file.provider)
     if file.provider is None:
         return
-    for path, value, form in _named(file, cloud):
+    given: list[tuple[Path, str | None]] = [
+        (("resource_group",), file.resource_group),
+        (("disk_key",), file.disk_key),
+    ]
+    if file.network is not None:
+        given.append((("network", "vpc"), file.network.vpc))
+        given += [(("network", "firewall"), name) for name in file.network.firewall or ()]
+    for path, value in given:
+        form: ResourceName | None = getattr(cloud, str(path[-1]), None)
         if value is None:
             continue
         if cloud is None:
@@ -73,17 +81,6 @@ def _resource_names(file: ConfigFile) -> Found:
             yield path, f"is not for {cloud.title}, which has no such thing"
         elif not form.accepts(value):
             yield path, f"must be {form.word}, such as {form.example}"
-
-
-def _named(
-    file: ConfigFile, cloud: Cloud | None
-) -> Iterator[tuple[Path, str | None, ResourceName | None]]:
-    yield ("resource_group",), file.resource_group, cloud.resource_group if cloud else None
-    yield ("disk_key",), file.disk_key, cloud.disk_key if cloud else None
-    if file.network is not None:
-        yield ("network", "vpc"), file.network.vpc, cloud.vpc if cloud else None
-        for name in file.network.firewall or ():
-            yield ("network", "firewall"), name, cloud.firewall if cloud else None
 
 
 def _networks(file: ConfigFile) -> Found:

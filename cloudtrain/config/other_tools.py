@@ -39,7 +39,11 @@ class OtherTool:
 def tool_of(data: bytes) -> OtherTool | None:
     """The tool whose file it is; None for one of ours, and for what is not recognized."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
-    trees = [_tree(found) for found in documents(text) if isinstance(found, Block)]
+    trees = [
+        {key: each.source if isinstance(each, Scalar) else each for key, each in block.items()}
+        for block in documents(text)
+        if isinstance(block, Block)
+    ]
     if any(key in tree for tree in trees for key in _OWN):
         return None
     for pattern, what, hint in _TEXTS:
@@ -48,12 +52,6 @@ def tool_of(data: bytes) -> OtherTool | None:
     if re.search(r"^\[cluster\]", text, re.MULTILINE):
         return OtherTool(what="an INI file with [cluster]", hint="", is_imported=True)
     return next((found for tree in trees for found in _tools(tree) if found), None)
-
-
-def _tree(block: Block) -> Tree:
-    return {
-        key: value.source if isinstance(value, Scalar) else value for key, value in block.items()
-    }
 
 
 _TEXTS = (
@@ -110,7 +108,11 @@ def _tools(tree: Tree) -> Iterator[OtherTool | None]:
     yield _known("a Ray job", has("entrypoint") and has(*own))
     sage_maker = ("TrainingJobName", "AlgorithmSpecification", "TrainingJobDefinition")
     yield _known("a SageMaker training job", has(*sage_maker))
-    if _is_skypilot(tree):
+    sky = ("resources", "num_nodes", "workdir", "file_mounts", "envs", "setup", "run", "service")
+    runs = isinstance(tree.get("run"), str) and sum(map(has, sky)) > 1
+    machines = {"accelerators", "cloud", "infra", "instance_type", "use_spot", "any_of", "ordered"}
+    resources = tree.get("resources")
+    if runs or (isinstance(resources, Mapping) and machines & set(resources)):
         yield _page("a SkyPilot task", "from-skypilot")
     yield _known("an AWS Batch job", has("containerProperties", "jobDefinitionName"))
     yield _known("a Google Cloud Batch job", has("taskGroups"))
@@ -130,15 +132,6 @@ def _known(what: str, holds: bool) -> OtherTool | None:
 def _page(what: str, page: str) -> OtherTool:
     hint = f"`cloudtrain docs {page}` has the counterpart of each field; {_INIT}"
     return OtherTool(what=what, hint=hint)
-
-
-def _is_skypilot(tree: Tree) -> bool:
-    own = ("resources", "num_nodes", "workdir", "file_mounts", "envs", "setup", "run", "service")
-    if isinstance(tree.get("run"), str) and sum(key in tree for key in own) > 1:
-        return True
-    resources = tree.get("resources")
-    keys = {"accelerators", "cloud", "infra", "instance_type", "use_spot", "any_of", "ordered"}
-    return isinstance(resources, Mapping) and bool(keys & set(resources))
 
 
 def _azure_kind(tree: Tree) -> object:

@@ -180,9 +180,11 @@ def _line(line: str, config: ClusterConfig, *, of_code: bool) -> str | None:
     own = _OTHERS.get(name)
     if own is not None and not marked:
         return f"{own}: remove the line" if own in (_OF_WINDOWS, _OF_MACS) else own
-    contradiction = _contradiction(bare, config) if of_code else None
-    if contradiction is not None:
-        return contradiction
+    version = config.setup.tensorflow if of_code and not marked else None
+    if version is not None and (
+        name in requirements.TENSORFLOW and requirements.excludes(bare, version)
+    ):
+        return f'contradicts `setup.tensorflow: "{version}"`, which is what the nodes have'
     if _NAMED.fullmatch(bare) or "://" in bare:
         return None
     return _unreadable(bare)
@@ -218,15 +220,6 @@ def _is_missing(path: str, config: ClusterConfig) -> bool:
 
 _CONDAS = re.compile(r"/croot/|/feedstock_root/|/conda|_work\b|/tmp/build/|/tmp/abs_")
 """In paths that conda's `pip freeze` writes: github.com/conda/conda/issues/10678."""
-
-
-def _contradiction(line: str, config: ClusterConfig) -> str | None:
-    version = config.setup.tensorflow
-    if version is None or package(line) not in requirements.TENSORFLOW:
-        return None
-    if ";" in line or not requirements.excludes(line, version):
-        return None
-    return f'contradicts `setup.tensorflow: "{version}"`, which is what the nodes have'
 
 
 def _unreadable(line: str) -> str:

@@ -123,7 +123,13 @@ def delivered(config: ClusterConfig, left_out: Collection[str]) -> Delivered:
     if all(file.path.is_relative_to(_top(config)) for file in found):
         folders = [_top(config)]
     top = os.path.commonpath(folders)
-    texts = {os.path.relpath(file.path, top): _relative(file, left_out) for file in found}
+    texts = {}
+    for file in found:  # the paths of other files are relative to its own folder
+        text = file.without(left_out)
+        for other in filter(None, (other_file(line.text) for line in file.lines)):
+            if Path(other[1]).is_absolute():
+                text = text.replace(other[1], os.path.relpath(other[1], file.path.parent))
+        texts[os.path.relpath(file.path, top)] = text
     every = [line.text for file in found for line in file.lines]
     apart = ""
     if any(re.search(r"\s--hash[=\s]|^--require-hashes\b", line) for line in every):
@@ -135,16 +141,6 @@ def delivered(config: ClusterConfig, left_out: Collection[str]) -> Delivered:
 
 def _top(config: ClusterConfig) -> str:
     return os.path.normpath(config.folder.absolute())
-
-
-def _relative(file: RequirementFile, left_out: Collection[str]) -> str:
-    """Its text, with the paths of other files from its own folder."""
-    text = file.without(left_out)
-    for line in file.lines:
-        other = other_file(line.text)
-        if other and Path(other[1]).is_absolute():
-            text = text.replace(other[1], os.path.relpath(other[1], file.path.parent))
-    return text
 
 
 def _read(config: ClusterConfig, path: Path) -> Mapping[Path, RequirementFile]:

@@ -157,7 +157,11 @@ def _roles(file: ConfigFile) -> Found:
             version = file.setup.tensorflow if file.setup is not None else None
             yield _at(file, role), _MASTER_OF_1 if str(version or "").startswith("1.") else _MASTER
         elif strategy.roles and role not in strategy.roles:
-            yield _at(file, role), _no_such_role(strategy, role)
+            after = f"its roles are {', '.join(strategy.roles)}"
+            if role not in ROLE_ORDER:
+                after = did_you_mean(role, strategy.roles, after)
+            after = strategy.misplaced.get(role) or after
+            yield _at(file, role), f"strategy {strategy.name} has no such role: {after}"
         elif not ROLE_NAME.match(role):
             yield (
                 _at(file, role),
@@ -202,18 +206,15 @@ def _hosts(file: ConfigFile) -> Found:
             )
 
 
-def _provider(file: ConfigFile) -> Found:
-    strategy = _strategy(file)
-    have = [cloud.name for cloud in clouds() if cloud.tpus]
-    cloud = cloud_of(file.provider)
-    if strategy is not None and strategy.tpus and cloud is not None and not cloud.tpus:
-        yield ("strategy",), f"{cloud.title} has no TPUs: use provider {' or '.join(have)}"
-
-
 def _tpus(file: ConfigFile) -> Found:
     """Rules on TPUs: the machine is a TPU type, and all else follows from it."""
     strategy, cloud = _strategy(file), cloud_of(file.provider)
-    if strategy is None or cloud is None or not cloud.tpus:
+    if strategy is None or cloud is None:
+        return
+    if not cloud.tpus:
+        have = [each.name for each in clouds() if each.tpus]
+        if strategy.tpus:
+            yield ("strategy",), f"{cloud.title} has no TPUs: use provider {' or '.join(have)}"
         return
     for role, group in (file.nodes or {}).items():
         if group is None:
@@ -290,15 +291,6 @@ def _master(file: ConfigFile) -> Found:
         yield _at(file, "master"), "at most one master is allowed"
 
 
-def _no_such_role(strategy: Strategy, role: str) -> str:
-    known = strategy.roles
-    after = f"its roles are {', '.join(known)}"
-    if role not in ROLE_ORDER:
-        after = did_you_mean(role, known, after)
-    after = strategy.misplaced.get(role) or after
-    return f"strategy {strategy.name} has no such role: {after}"
-
-
 def _takes_hosts(file: ConfigFile) -> bool:
     return file.provider is not None and facts_of(file.provider).takes_hosts
 
@@ -323,7 +315,13 @@ def _commands(file: ConfigFile) -> Found:
         return
     lines = file.train.command or {}
     if "" not in lines:
-        yield from _by_role(lines, roles)
+        for role in lines:
+            if role not in (*roles, DEFAULT):
+                yield ("train", "command", role), _no_role(role, (*roles, DEFAULT))
+        without = [role for role in roles if role not in lines]
+        if lines and without and DEFAULT not in lines:
+            names = ", ".join(without)
+            yield ("train", "command"), f"has no line for {names}: add one, or `{DEFAULT}`"
     for path, text in file.train.texts().items():
         for role in dict.fromkeys(_ROLE_HOSTS.findall(text)):
             if role not in roles:
@@ -331,16 +329,6 @@ def _commands(file: ConfigFile) -> Found:
                     ("train", *path),
                     f"names {{{shown(role)}.hosts}}, but {_no_role(role, roles)}",
                 )
-
-
-def _by_role(lines: Collection[str], roles: Collection[str]) -> Found:
-    for role in lines:
-        if role not in (*roles, DEFAULT):
-            yield ("train", "command", role), _no_role(role, (*roles, DEFAULT))
-    without = [role for role in roles if role not in lines]
-    if lines and without and DEFAULT not in lines:
-        names = ", ".join(without)
-        yield ("train", "command"), f"has no line for {names}: add one, or `{DEFAULT}`"
 
 
 def _no_role(role: str, roles: Collection[str]) -> str:
@@ -361,39 +349,38 @@ _PLACEHOLDER = re.compile(r"\{data\.([^{}\s]*)\}")
 
 
 def _data(file: ConfigFile) -> Found:
-    roles = counts(file)
-    for name, entry in (file.data or {}).items():
+    roles, data = counts(file), file.data or {}
+    for name, entry in data.items():
         yield from _dataset(("data", name), entry, roles)
-    if file.train is not None:
-        for path, text in file.train.texts().items():
-            for unknown in _no_dataset(text, file.data or {}):
-                yield ("train", *path), unknown
-            with_line = _roles_with(path, file.train.command or {}, roles)
-            for absent in _absent(text, file.data or {}, with_line):
-                yield ("train", *path), absent
+    lines = (file.train and file.train.command) or {}
+    for path, text in (file.train.texts() if file.train else {}).items():
+        role = path[1] if path[0] == "command" and len(path) > 1 else None
+        with_text = [each for each in roles if role in (None, each)]
+        if role == DEFAULT:
+            with_text = [each for each in roles if each not in lines]
+        for name in dict.fromkeys(_PLACEHOLDER.findall(text)):
+            fault = _absent(name, data, with_text)
+            if fault:
+                yield ("train", *path), fault
 
 
-def _roles_with(path: Path, lines: Collection[str], roles: Collection[str]) -> list[str]:
-    """Roles whose tasks get the text at this path of `train:`."""
-    role = path[1] if path[0] == "command" and len(path) > 1 else None
-    if role == "default":
-        return [each for each in roles if each not in lines]
-    return [each for each in roles if role in (None, each)]
-
-
-def _absent(text: str, data: Mapping[str, DataEntry], roles: Collection[str]) -> Iterator[str]:
-    """Sentences on placeholders of datasets that tasks with this text do not get."""
-    for name in dict.fromkeys(_PLACEHOLDER.findall(text)):
-        if name in data:
-            source, variable = data[name], f"CLOUDTRAIN_DATA_{name.upper()}"
-            to = [source.role] if source.role else TRAINING if source.shard else roles
-            without = [role for role in roles if role not in to]
-            if without:
-                yield (
-                    f"names {{data.{name}}}, which {' and '.join(without)} nodes do not get: "
-                    f"write a line for each role, or read {variable}, which is set where the data "
-                    "is"
-                )
+def _absent(name: str, data: Mapping[str, DataEntry], roles: Collection[str]) -> str:
+    """Sentence on `{data.NAME}` if `data:` does not have it, or tasks of these roles do not get
+    it."""
+    if name not in data:
+        after = "add it, such as `data: {digits: gs://BUCKET/prefix}`"
+        if data:
+            after = did_you_mean(name, data, f"it has {', '.join(data)}")
+        return f"names {{data.{shown(name)}}}, which `data:` does not have: {after}"
+    source, variable = data[name], f"CLOUDTRAIN_DATA_{name.upper()}"
+    to = [source.role] if source.role else TRAINING if source.shard else roles
+    without = [role for role in roles if role not in to]
+    if not without:
+        return ""
+    return (
+        f"names {{data.{name}}}, which {' and '.join(without)} nodes do not get: write a line for "
+        f"each role, or read {variable}, which is set where the data is"
+    )
 
 
 def _dataset(at: Path, entry: DataEntry, roles: Collection[str]) -> Found:
@@ -411,17 +398,6 @@ def _dataset(at: Path, entry: DataEntry, roles: Collection[str]) -> Found:
         yield (*at, "rest"), "requires `shard: true`"
 
 
-def _no_dataset(text: str, known: Collection[str]) -> Iterator[str]:
-    """Sentences on placeholders of datasets that `data:` does not have."""
-    for name in dict.fromkeys(_PLACEHOLDER.findall(text)):
-        if name in known:
-            continue
-        after = "add it, such as `data: {digits: gs://BUCKET/prefix}`"
-        if known:
-            after = did_you_mean(name, known, f"it has {', '.join(known)}")
-        yield f"names {{data.{shown(name)}}}, which `data:` does not have: {after}"
-
-
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _commands,
@@ -431,7 +407,6 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _roles,
     _master,
     _hosts,
-    _provider,
     broken_cloud_rules,
     _tpus,
     _ports,

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from cloudtrain.config import fields as kinds
-from cloudtrain.config.yaml_source import Block, Scalar
+from cloudtrain.config.yaml_source import Block, is_empty
 from cloudtrain.core.cloud import clouds
 
 Kind = Literal["next run", "live", "replace", "down first"]
@@ -121,7 +121,7 @@ class Section(BaseModel):
         return {
             name: None if kinds.is_null(value) else value
             for name, value in node.items()
-            if not (_empty(value) and name in cls.by_key())
+            if not (is_empty(value) and name in cls.by_key())
         }
 
     @classmethod
@@ -189,10 +189,6 @@ def section_in(annotation: Any) -> type[Section] | None:
     if not inner and isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next(filter(None, map(section_in, inner)), None)
-
-
-def _empty(node: object) -> bool:
-    return isinstance(node, Scalar) and node.plain and not node.source
 
 
 def _plain(value: Any) -> Any:

@@ -84,28 +84,21 @@ def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:
 def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, str | None]:
     """The problem's sentence, and for an unknown field the one that was probably meant."""
     if found["type"] == "extra_forbidden":
-        return _unknown(path)
+        section, name = section_at(path[:-1]), str(path[-1])
+        names = sorted(section.by_key()) if section else []
+        hint = did_you_mean(name, names, f"the fields here are {', '.join(names)}")
+        return f"unknown field: {hint}", nearest(name, names)
     if found["type"] == "value_error":
         text, *hints = found["ctx"]["error"].args
     else:
         text, hints = _SENTENCES.get(found["type"], "has an invalid value"), []
-    if text.startswith("must"):
-        text += f", not {_as_written(value_at(tree, path))}"
+    if text.startswith("must"):  # variables are not expanded: they may be secret
+        node = value_at(tree, path)
+        written = "a mapping" if isinstance(node, Block) else "a list"
+        if isinstance(node, Scalar):
+            written = f"'{shown(node.source)}'" if node.source else "nothing"
+        text += f", not {written}"
     return ": ".join([text, *hints]), None
-
-
-def _unknown(path: Path) -> tuple[str, str | None]:
-    section, name = section_at(path[:-1]), str(path[-1])
-    names = sorted(section.by_key()) if section else []
-    hint = did_you_mean(name, names, f"the fields here are {', '.join(names)}")
-    return f"unknown field: {hint}", nearest(name, names)
-
-
-def _as_written(node: Tree | None) -> str:
-    """The value as written, with variables not expanded: they may be secret."""
-    if isinstance(node, Scalar):
-        return f"'{shown(node.source)}'" if node.source else "nothing"
-    return "a mapping" if isinstance(node, Block) else "a list"
 
 
 def _reach(path: Path) -> Path:
@@ -193,7 +186,11 @@ def _fault(path: Path, value: Scalar) -> str:
             return fault
     kind = kind_of_key(text)
     if path[:2] == ("train", "command"):
-        return f"has {kind} in it, {_KEPT}: {_in_line('NAME')}" if kind else _of_line(text)
+        if kind:
+            return f"has {kind} in it, {_KEPT}: {_in_line('NAME')}"
+        name = next((name for name, _ in given_keys(text)), "")
+        own = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
+        return f"gives {name}, {_KEPT}: {_in_line(own)}" if name else ""
     return f"has {kind} in it, {_KEPT}: remove it" if kind else ""
 
 
@@ -204,12 +201,6 @@ def _of_variable(name: str, value: Scalar, text: str) -> str:
     if not variables(value.source) and is_no_key(text):
         return ""
     return f"looks like a key, {_KEPT}: {_way(name, value)}"
-
-
-def _of_line(text: str) -> str:
-    for name, _ in given_keys(text):
-        return f"gives {name}, {_KEPT}: {_in_line(re.sub(r'[^A-Za-z0-9]', '_', name).upper())}"
-    return ""
 
 
 def _in_line(name: str) -> str:

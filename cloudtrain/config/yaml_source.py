@@ -178,6 +178,11 @@ def scalars(tree: Tree) -> Iterator[tuple[Path, Scalar]]:
             left += [((*path, index), value) for index, value in enumerate(node)]
 
 
+def is_empty(node: object) -> bool:
+    """True for nothing after a colon."""
+    return isinstance(node, Scalar) and node.plain and not node.source
+
+
 def dotted(path: Path) -> str:
     """Format `("hosts", 0, "user")` as `hosts[0].user`."""
     text = ""
@@ -228,7 +233,7 @@ class _Builder:
         after = next(events)
         if not isinstance(after, yaml.StreamEndEvent):
             raise _NotYaml("contains more than one YAML document (---)", _line(after))
-        if isinstance(tree, Scalar) and tree.plain and not tree.source:
+        if is_empty(tree):
             raise _NotYaml("is empty: `cloudtrain init` writes a config to start from")
         if not isinstance(tree, Block):
             raise _NotYaml(
@@ -349,16 +354,11 @@ def _likely_cause(text: str, line: int | None) -> str:
         return ": indent with spaces, not tabs"
     if "${" in source and "{" in source.replace("${", ""):
         return ': inside { }, put a ${VAR} in quotes: "${VAR}"'
-    opened = next(
-        (number for number, line in enumerate(lines[: line or 0], 1) if _is_left_open(line)), None
-    )
-    return f": check that the bracket opened on line {opened} is closed" if opened else ""
-
-
-def _is_left_open(line: str) -> bool:
-    """True for a { or [ that its own line does not close, outside of quotes and comments."""
-    plain = re.sub(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\s#.*""", "", line)
-    return any(plain.count(a) > plain.count(b) for a, b in ("{}", "[]"))
+    for number, each in enumerate(lines[: line or 0], 1):
+        plain = re.sub(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\s#.*""", "", each)
+        if any(plain.count(a) > plain.count(b) for a, b in ("{}", "[]")):
+            return f": check that the bracket opened on line {number} is closed"
+    return ""
 
 
 def _line(event: Any) -> int:

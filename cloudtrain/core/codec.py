@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import date
 from functools import cache
 from operator import attrgetter
@@ -75,7 +75,8 @@ def decode(kind: type[T], data: object) -> T:
         for start in ("Input ", "String ", "Value error, "):
             message = message.removeprefix(start)
         fault = _WORDS.get(first["type"], message)
-        raise InvalidRecord(_path(first["loc"]), fault) from None
+        keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+        raise InvalidRecord("".join(keys).removeprefix("."), fault) from None
     return value
 
 
@@ -90,7 +91,12 @@ def _dataclass_schema(kind: type[Any]) -> Any:
     hints = get_type_hints(kind)
     rows = []
     for item in fields(kind):
-        schema = _with_default(item, _schema(hints[item.name], item.metadata))
+        schema = _schema(hints[item.name], item.metadata)
+        if item.default is not MISSING:
+            schema = {"type": "default", "schema": schema, "default": item.default}
+        elif item.default_factory is not MISSING:
+            made = item.default_factory
+            schema = {"type": "default", "schema": schema, "default_factory": made}
         row = {"type": "dataclass-field", "name": item.name, "kw_only": True, "schema": schema}
         rows.append(row)
     arguments = {"type": "dataclass-args", "dataclass_name": kind.__name__, "fields": rows}
@@ -101,14 +107,6 @@ def _dataclass_schema(kind: type[Any]) -> Any:
         "schema": arguments,
         "post_init": hasattr(kind, "__post_init__"),
     }
-
-
-def _with_default(item: Field[Any], schema: Any) -> Any:
-    if item.default is not MISSING:
-        return {"type": "default", "schema": schema, "default": item.default}
-    if item.default_factory is not MISSING:
-        return {"type": "default", "schema": schema, "default_factory": item.default_factory}
-    return schema
 
 
 def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
@@ -145,11 +143,6 @@ def _union_schema(kinds: tuple[Any, ...], more: Mapping[str, Any]) -> Any:
         custom = {"custom_error_type": "union", "custom_error_message": fault}
         schema = {"type": "union", "choices": choices, **custom}
     return {"type": "nullable", "schema": schema} if type(None) in kinds else schema
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)
-    return "".join(keys).removeprefix(".")
 
 
 # ── documents for scripts ──────────────────────────────────────────────────────

@@ -82,7 +82,14 @@ def parse_sample(line: bytes) -> Sample | None:
             cpu=_percent(facts["cpu"]),
             memory_used=_bytes(facts["memory"][0]),
             memory_total=_bytes(facts["memory"][1]),
-            gpus=tuple(_gpu(*each) for each in facts["gpus"]),
+            gpus=tuple(
+                GpuSample(
+                    utilization=None if busy == -1 else _percent(busy),
+                    memory_used=_bytes(used),
+                    memory_total=_bytes(total),
+                )
+                for busy, used, total in facts["gpus"]
+            ),
             received=_figure(facts["network"][0]),
             sent=_figure(facts["network"][1]),
             disk_read=_figure(facts["disk"][0]),
@@ -91,14 +98,6 @@ def parse_sample(line: bytes) -> Sample | None:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     return sample
-
-
-def _gpu(utilization: Any, used: Any, total: Any) -> GpuSample:
-    return GpuSample(
-        utilization=None if utilization == -1 else _percent(utilization),
-        memory_used=_bytes(used),
-        memory_total=_bytes(total),
-    )
 
 
 def _figure(value: Any) -> float:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.importers.draft import Draft
@@ -75,7 +74,9 @@ def put_setup_py(draft: Draft, folder: Path) -> None:
         where = Value(file=str(path), field="setup.py")
         draft.lose(where, f"cannot be read ({type(error).__name__}): list its packages in `setup:`")
         return
-    for keyword in _setup_keywords(tree):
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    setups = [call for call in calls if ast.unparse(call.func).split(".")[-1] == "setup"]
+    for keyword in (keyword for call in setups for keyword in call.keywords):
         origin = Value(file=str(path), line=keyword.value.lineno, field=keyword.arg or "")
         if keyword.arg == "install_requires":
             names = _strings(tree, keyword.value)
@@ -85,12 +86,6 @@ def put_setup_py(draft: Draft, folder: Path) -> None:
                 add_packages(draft, names, origin)
         elif keyword.arg in ("ext_modules", "scripts", "entry_points", "dependency_links"):
             draft.lose(origin, "the package is not installed: its code runs from its folder")
-
-
-def _setup_keywords(tree: ast.Module) -> Iterator[ast.keyword]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "setup":
-            yield from node.keywords
 
 
 def _strings(tree: ast.Module, node: ast.expr) -> list[str] | None:

@@ -57,14 +57,17 @@ def put_containers(
     draft: Draft, containers: list[Container], dockerfile: Dockerfile | None = None
 ) -> None:
     """Images, variables and the command of all containers."""
-    images: dict[str, Value] = {}
-    for each in containers:
-        if each.image is not None:
-            images.setdefault(each.image.text, each.image)
-    if dockerfile is None:
-        for image in images.values():
-            put_image(draft, image)
-    _put_environment(draft, containers)
+    images = {each.image.text: each.image for each in reversed(containers) if each.image}
+    for image in reversed(images.values()) if dockerfile is None else ():
+        put_image(draft, image)
+    first: dict[str, Value] = {}
+    for name, value in (item for each in containers for item in each.environment.items()):
+        known = first.setdefault(name, value)
+        if known.text != value.text and name != "TF_CONFIG":
+            draft.lose(value, f"differs from {known.field}: train.env is the same for all")
+    for name, value in first.items():
+        if name != "TF_CONFIG":
+            put_variable(draft, name, value)
     _put_commands(draft, containers, dockerfile)
 
 
@@ -76,22 +79,6 @@ def put_gpus(draft: Draft, role: str, count: int, origin: Value, options: Option
         draft.put(where, text, origin, "the kind of GPU", fill_in=True)
     else:
         draft.lose(origin, f"on a cloud, set nodes.{role}.accelerator to KIND:{count}")
-
-
-# ── variables ────────────────────────────────────────────────────────────────
-
-
-def _put_environment(draft: Draft, containers: list[Container]) -> None:
-    first: dict[str, Value] = {}
-    for each in containers:
-        for name, value in each.environment.items():
-            if name == "TF_CONFIG":
-                continue
-            known = first.setdefault(name, value)
-            if known.text != value.text:
-                draft.lose(value, f"differs from {known.field}: train.env is the same for all")
-    for name, value in first.items():
-        put_variable(draft, name, value)
 
 
 # ── the command ──────────────────────────────────────────────────────────────

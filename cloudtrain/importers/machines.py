@@ -65,7 +65,7 @@ def put_machine(
 ) -> None:
     """The machine and accelerator of a role: a Compute Engine type, or a legacy one."""
     name = machine.text if machine else ""
-    kind_name, number = (kind.text if kind else ""), _number(count)
+    kind_name, number = (kind.text if kind else ""), (count.number if count else None) or 0
     if name in LEGACY:
         name, built_in, built_in_number = LEGACY[name]
         kind_name, number = kind_name or built_in, number or built_in_number
@@ -93,7 +93,3 @@ def put_accelerator(draft: Draft, role: str, kind: str, number: int, origin: Val
             name, number = canonical_name(family.instead), min(number, 4)
     draft.gpus = max(draft.gpus, number)
     draft.put(("nodes", role, "accelerator"), f"{name}:{number}", origin, comment)
-
-
-def _number(value: Value | None) -> int:
-    return int(value.text) if value and value.text.isdigit() else 0

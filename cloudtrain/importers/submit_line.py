@@ -59,12 +59,15 @@ def read_submit(line: str) -> Submit:
     except ValueError as error:
         raise UsageError(f"--submit cannot be read: {error}") from None
     found, known = _command(found)
-    found = [word for word in found if not _is_given(word)]
+    # Without `"$@"`, the script's own arguments: this line has none.
+    found = [w for w in found if not re.fullmatch(r"[\ue000\ue007][@*][\ue001\ue008]", w)]
     found = [part for word in found for part in shell_words.filled(word, known)]
     head = [word for word in found if word not in ("alpha", "beta")]
-    if head[1:5] in (["ai-platform", "jobs", "submit", "training"],) or head[1:5] in (
-        ["ml-engine", "jobs", "submit", "training"],
-    ):
+    if head[1:2] in (["ai-platform"], ["ml-engine"]) and head[2:5] == [
+        "jobs",
+        "submit",
+        "training",
+    ]:
         return _submit(head[5:], is_vertex=False)
     if head[1:4] == ["ai", "custom-jobs", "create"]:
         return _submit(head[4:], is_vertex=True)
@@ -73,11 +76,6 @@ def read_submit(line: str) -> Submit:
         hint='pass --submit "gcloud ai-platform jobs submit training JOB …" or '
         '--submit "gcloud ai custom-jobs create …"',
     )
-
-
-def _is_given(word: str) -> bool:
-    """True if the word stands for the script's own arguments, `"$@"`: this line has none."""
-    return re.fullmatch(r"[\ue000\ue007][@*][\ue001\ue008]", word) is not None
 
 
 def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:

@@ -51,18 +51,19 @@ def put_variable(draft: Draft, name: str, value: Value) -> None:
 def _export(draft: Draft, name: str, value: Value) -> None:
     """`PATH=/opt/bin:$PATH`: only the node's shell knows the rest of it, so that its command
     begins with an export."""
-    pieces = [_exported(draft, part, name) for part in value.text.split(":")]
+    pieces = []
+    for part in value.text.split(":"):
+        here = draft.placed.here(part) if draft.placed and part.startswith("/") else None
+        if here is not None:
+            below = "" if here == "." else f"/{shell_words.shell_line([here])}"
+            pieces.append(f'"$PWD"{below}')
+        else:
+            rest = part.split(shell_words.OWN)
+            quoted = (shell_words.shell_line([each]) if each else "" for each in rest)
+            pieces.append(f'"${name}"'.join(quoted))
     draft.exports[name] = f"export {name}={':'.join(pieces)}"
     for word in shell_words.unknown(value.text):
         draft.lose(value, f"{word} in it is not known here")
-
-
-def _exported(draft: Draft, part: str, name: str) -> str:
-    here = draft.placed.here(part) if draft.placed and part.startswith("/") else None
-    if here is not None:
-        return '"$PWD"' + (f"/{shell_words.shell_line([here])}" if here != "." else "")
-    pieces = part.split(shell_words.OWN)
-    return f'"${name}"'.join(shell_words.shell_line([each]) if each else "" for each in pieces)
 
 
 def _put_python_path(draft: Draft, value: Value) -> None:

@@ -198,14 +198,11 @@ def test_status_has_one_line_for_many_nodes_of_a_kind() -> None:
 # ── the table ────────────────────────────────────────────────────────────────
 
 
-def test_every_rate_is_of_a_known_gpu_and_has_its_source() -> None:
-    kinds = {row.kind for row in gpus.GPUS}
-    for row in gpus.RATES:
-        assert row.kind in kinds
-        assert row.source.startswith("https://")
-        assert row.tflops > 0
-        assert row.link > 0
-    assert len({row.kind for row in gpus.RATES}) == len(gpus.RATES)
+def test_every_rate_has_its_source() -> None:
+    for rate in (row.rate for row in gpus.GPUS if row.rate):
+        assert rate.source.startswith("https://")
+        assert rate.tflops > 0
+        assert rate.link > 0
 
 
 def test_a_rate_is_found_under_any_name_of_the_gpu() -> None:
