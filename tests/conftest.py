@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cloudtrain.catalog import learned
+from cloudtrain.catalog import table
 from cloudtrain.core import retry
 from tests.support import forked, lanes, prepared
 from tests.support import project as projects
@@ -113,14 +113,14 @@ def pytest_runtest_setup() -> None:
 def own_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What stand-ins say of machines is neither kept in this user's cache nor seen by other tests.
     A test with a cache of its own has it there."""
-    folder, real = tmp_path_factory.getbasetemp(), learned.path
+    folder, real = tmp_path_factory.getbasetemp(), table.learned_path
 
     def path(provider: str) -> Path:
         own = os.environ.get("CLOUDTRAIN_CACHE") not in (None, GIVEN)
         return real(provider) if own else folder / f"machines{_begun}" / f"{provider}.csv"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned, "path", path)
+        patch.setattr(table, "learned_path", path)
         yield
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import date
 
 from cloudtrain.catalog import availability, table, tpus
-from cloudtrain.catalog.learned import learned_row
+from cloudtrain.catalog.table import learned_row
 from cloudtrain.core.cloud import Cloud, cloud_of, clouds, is_cloud
 from cloudtrain.core.model import (
     ON_DEMAND,
@@ -379,10 +379,6 @@ def _name_note(provider: str, machine: str) -> str | None:
         if machine.lower() in table.packaged(other).by_name:
             return f"this is a machine of {other}, not of {provider}"
     near = difflib.get_close_matches(machine.lower(), known, n=1, cutoff=0.85)
-    if not near or _without_size(near[0]) == _without_size(machine.lower()):
+    if not near or re.sub(r"\d+", "", near[0]) == re.sub(r"\d+", "", machine.lower()):
         return None
     return f"not in the table of {provider}'s machines: did you mean {known[near[0]][0].machine}?"
-
-
-def _without_size(machine: str) -> str:
-    return re.sub(r"\d+", "", machine)

@@ -41,20 +41,16 @@ def unavailable_reason(
 ) -> str | None:
     """Reason why no such machine can be rented, with an alternative; None if nothing is known
     against it."""
-    row = family(cloud, machine)
-    if row is None:
-        sold = markets_of(cloud, machine)
-        return None if _has(sold, market) else _not_sold(cloud, sold, machine, market, "")
-    other = equivalent(cloud, row)
-    if row.gone(today()):
+    row, sold = family(cloud, machine), markets_of(cloud, machine)
+    other = equivalent(cloud, row) if row else ""
+    instead = f"; use {other}" if other else ""
+    if row and row.gone(today()):
         since = f" since {row.retired}" if row.retired else ""
         return f"{machine} is retired{since}: the cloud no longer offers it; use {other}"
-    instead = f"; use {other}" if row.instead else ""
-    if row.arm:
+    if row and row.arm:
         return f"{machine} is an ARM machine, but cloudtrain's images are x86-64{instead}"
-    if row.unfit and not own_image:
+    if row and row.unfit and not own_image:
         return f"{machine} cannot be used: {row.unfit}{instead}"
-    sold = row.markets
     return None if _has(sold, market) else _not_sold(cloud, sold, machine, market, other)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
 from cloudtrain.catalog.gpus import gpu
-from cloudtrain.catalog.learned import learned_machines
+from cloudtrain.catalog.table import learned_machines
 from cloudtrain.core.cloud import EVERYWHERE, Cloud, cloud_of, clouds
 from cloudtrain.core.model import (
     Accelerator,

@@ -34,7 +34,7 @@ def refresh(today: date) -> dict[str, Path]:
         ) from None
     catalog = gpuhunt.Catalog(auto_reload=False)
     names = {cloud.name: cloud.gpuhunt for cloud in clouds() if cloud.gpuhunt}
-    with _silent("gpuhunt"), _time_limit(TIMEOUT):
+    with _held_back():
         try:
             catalog.load()
         except gpuhunt.GPUHuntError as error:
@@ -115,22 +115,14 @@ def _offline(why: object) -> UsageError:
 
 
 @contextlib.contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """Silence gpuhunt's log, which has a traceback for each provider that fails."""
-    logger = logging.getLogger(name)
-    before = logger.level
+def _held_back() -> Iterator[None]:
+    """Limit gpuhunt's waits, and silence its log: a traceback for each provider that fails."""
+    logger = logging.getLogger("gpuhunt")
+    level, seconds = logger.level, socket.getdefaulttimeout()
     logger.setLevel(logging.CRITICAL + 1)
+    socket.setdefaulttimeout(TIMEOUT)
     try:
         yield
     finally:
-        logger.setLevel(before)
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
+        logger.setLevel(level)
+        socket.setdefaulttimeout(seconds)

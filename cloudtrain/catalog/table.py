@@ -1,11 +1,12 @@
-"""Dated price tables: one in each cloud's own folder, and newer ones from `--refresh-prices`."""
+"""Dated tables of machines and prices: one in each cloud's own folder, newer ones of this user."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property, lru_cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.model import Accelerator
 from cloudtrain.core.paths import cache_folder
+from cloudtrain.core.protocols import MachineFacts
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 REPORTED = ("scratch_gb", "arm")
@@ -144,11 +146,54 @@ def format_table(day: date, source: str, rows: tuple[Row, ...]) -> str:
         if reported:
             facts.append("" if row.scratch_gb is None else f"{row.scratch_gb}")
             facts.append("1" if row.arm else "")
-        cells = [_cell(row, region) if region in row.prices else "" for region in regions]
+        days = {region: f"@{day.isoformat()}" for region, day in row.dates.items()}
+        prices = {region: f"{price:.6g}" for region, price in row.prices.items()}
+        cells = [f"{prices.get(r, '')}{days.get(r, '')}" for r in regions]
         lines.append(",".join([*facts, *cells]).rstrip(","))
     return "\n".join(lines) + "\n"
 
 
-def _cell(row: Row, region: str) -> str:
-    day = f"@{row.dates[region].isoformat()}" if region in row.dates else ""
-    return f"{row.prices[region]:.6g}{day}"
+# ── Machine types as their clouds reported them, which win over the packaged table ────────────
+# They are kept for this user.
+
+
+def learned_machines(provider: str) -> Table | None:
+    """The machine types that the cloud has reported; None if none yet."""
+    return read_if_valid(learned_path(provider))
+
+
+def learned_row(provider: str, machine: str) -> Row | None:
+    """Facts that the cloud has reported of a machine type; None if nothing yet."""
+    known = learned_machines(provider)
+    rows = known.by_name.get(machine.lower(), ()) if known else ()
+    return rows[0] if rows else None
+
+
+def remember(provider: str, reported: Iterable[MachineFacts]) -> None:
+    """Save reported machine types next to those already known, in the place of an earlier answer.
+    An unwritable folder is no error: the next `check` or `up` queries the cloud again."""
+    rows = [
+        Row(
+            machine=facts.name,
+            vcpus=facts.vcpus,
+            memory_gib=float(f"{facts.memory_gib:g}"),
+            accelerator=facts.accelerator,
+            spot=False,
+            prices={},
+            scratch_gb=facts.scratch_gb,
+            arm=facts.arm,
+        )
+        for facts in reported
+    ]
+    if all(learned_row(provider, row.machine) == row for row in rows):
+        return
+    known = learned_machines(provider)
+    new = {row.machine.lower() for row in rows}
+    old = [row for row in (known.rows if known else ()) if row.machine.lower() not in new]
+    text = format_table(date.today(), f"told by {provider}", (*old, *rows))
+    with contextlib.suppress(OSError):
+        save(learned_path(provider), text)
+
+
+def learned_path(provider: str) -> Path:
+    return cache_folder() / "machines" / f"{provider}.csv"

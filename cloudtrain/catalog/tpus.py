@@ -32,13 +32,10 @@ def tpu_type(provider: str | None, machine: str | None) -> TpuType | None:
     cloud, found = cloud_of(provider), re.fullmatch(r"(\w+)-(\d+)", machine or "")
     if cloud is None or found is None:
         return None
-    for family in cloud.tpus:
-        if family.prefix == found[1]:
-            return _of_size(family, int(found[2]))
-    return None
-
-
-def _of_size(family: TpuFamily, size: int) -> TpuType | None:
+    family = next((each for each in cloud.tpus if each.prefix == found[1]), None)
+    if family is None:
+        return None
+    size = int(found[2])
     chips, rest = divmod(size, family.cores_per_chip)
     if rest or not 0 < chips <= family.most:
         return None

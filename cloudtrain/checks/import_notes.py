@@ -12,7 +12,7 @@ from cloudtrain.config import requirements
 from cloudtrain.config.requirements import package
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.script.imports import certain_imports
+from cloudtrain.script.program import certain_imports
 from cloudtrain.training.strategies import STRATEGIES, strategy_of
 
 

@@ -313,14 +313,10 @@ def _as_now(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     data = dict(data)
-    if isinstance(data.get("nodes"), dict):
-        data["nodes"] = {role: _bought(group) for role, group in data["nodes"].items()}
+    for role, group in data["nodes"].items() if isinstance(data.get("nodes"), dict) else ():
+        if isinstance(group, dict) and group.get("spot") is True:
+            bought = {"provisioning": {"market": "spot"}, **group}
+            data["nodes"] = {**data["nodes"], role: bought}
     if isinstance(data.get("candidates"), list):
         data["candidates"] = [_as_now(each) for each in data["candidates"]]
     return data
-
-
-def _bought(group: Any) -> Any:
-    if isinstance(group, dict) and group.get("spot") is True:
-        return {"provisioning": {"market": "spot"}, **group}
-    return group

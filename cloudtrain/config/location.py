@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from cloudtrain.config.yaml_source import SourceLocation
 
 
-SHORT_FORMS = {"provisioning": "spot"}
-"""Field → another one in which the file may have its value."""
-
-
 def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
     """Location of `nodes.worker.machine`, or of the nearest line above it. None if there is none,
     or the config's file can no longer be read."""
@@ -34,8 +30,9 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
         tree = read[number].tree if number is not None and number < len(read) else tree
     parts = re.findall(r"[^.\[\]]+", field)
     at = tuple(int(part) if part.isdecimal() else part for part in parts)
-    short = (*at[:-1], SHORT_FORMS.get(parts[-1], parts[-1]))
-    return place_of(tree, at if value_at(tree, at) is not None else short)
+    short = (*at[:-1], "spot")  # in which the file may have `provisioning`
+    is_short = parts[-1] == "provisioning" and value_at(tree, at) is None
+    return place_of(tree, short if is_short else at)
 
 
 def placed(config: ClusterConfig, problem: Problem) -> Problem:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from cloudtrain.catalog import tpus
 from cloudtrain.config.cloud_rules import broken_cloud_rules
 from cloudtrain.config.fields import did_you_mean, nearest
-from cloudtrain.config.sections import ConfigFile, NodesEntry
+from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.training_sections import DataEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of
@@ -35,19 +35,16 @@ def counts(file: ConfigFile) -> dict[str, int]:
     """Number of nodes by role, from `nodes`, from `hosts`, or as the strategy implies."""
     if file.nodes is not None:
         groups = {role: group for role, group in file.nodes.items() if group is not None}
-        return {role: group.count or _hosts_of(file, group) for role, group in groups.items()}
+        found = {role: group.count or 1 for role, group in groups.items()}
+        strategy = _strategy(file)
+        for role, group in groups.items() if strategy and strategy.tpus else ():
+            kind = tpus.tpu_type(file.provider, group.machine)
+            found[role] = group.count or (kind.hosts if kind else 1)
+        return found
     if _takes_hosts(file) and file.hosts is not None:
         return dict(Counter(host.role for host in file.hosts))
     strategy = _strategy(file)
     return dict(strategy.example) if strategy is not None and strategy.single_node else {}
-
-
-def _hosts_of(file: ConfigFile, group: NodesEntry) -> int:
-    """Default of `count`: 1, or the number of hosts of a TPU."""
-    strategy = _strategy(file)
-    wanted = strategy is not None and strategy.tpus
-    kind = tpus.tpu_type(file.provider, group.machine) if wanted else None
-    return kind.hosts if kind else 1
 
 
 def _strategy(file: ConfigFile) -> Strategy | None:

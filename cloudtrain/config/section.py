@@ -208,9 +208,14 @@ def json_schema(file: type[Section]) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a file that is this section."""
     generated = file.model_json_schema(schema_generator=_WithoutTitles)
     for section in Section.__subclasses__():
-        part = generated if section is file else generated["$defs"].get(section.__name__)
-        if part is not None:
-            _add_defaults(part, section)
+        part = generated if section is file else generated["$defs"].get(section.__name__, {})
+        part.pop("title", None)
+        known = defaults(section.of) if part else {}
+        for name, entry in part["properties"].items() if part else ():
+            entry.pop("default", None)
+            value = known.get(name)
+            if value not in (None, (), {}) and not is_dataclass(value):
+                entry["default"] = list(value) if isinstance(value, tuple) else value
     rented = [cloud.name for cloud in clouds()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -229,13 +234,3 @@ class _WithoutTitles(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
-
-
-def _add_defaults(part: dict[str, Any], section: type[Section]) -> None:
-    part.pop("title", None)
-    known = defaults(section.of)
-    for name, entry in part["properties"].items():
-        entry.pop("default", None)
-        value = known.get(name)
-        if value not in (None, (), {}) and not is_dataclass(value):
-            entry["default"] = list(value) if isinstance(value, tuple) else value

@@ -180,11 +180,13 @@ def _fault(path: Path, value: Scalar) -> str:
         text = value.text()
     except ValueError:
         return ""  # reported with its field
-    if path[:2] == ("train", "env") and len(path) == 3:
-        fault = _of_variable(str(path[2]), value, text)
-        if fault:
-            return fault
     kind = kind_of_key(text)
+    if path[:2] == ("train", "env") and len(path) == 3:
+        name = str(path[2])
+        if looks_like_key_name(name) and (variables(value.source) or not is_no_key(text)):
+            return f"looks like a key, {_KEPT}: {_way(name, value)}"
+        if kind and not looks_like_key_name(name):
+            return f"has {kind} in it, {_KEPT}: {_way(name, value)}"
     if path[:2] == ("train", "command"):
         if kind:
             return f"has {kind} in it, {_KEPT}: {_in_line('NAME')}"
@@ -192,15 +194,6 @@ def _fault(path: Path, value: Scalar) -> str:
         own = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
         return f"gives {name}, {_KEPT}: {_in_line(own)}" if name else ""
     return f"has {kind} in it, {_KEPT}: remove it" if kind else ""
-
-
-def _of_variable(name: str, value: Scalar, text: str) -> str:
-    if not looks_like_key_name(name):
-        kind = kind_of_key(text)
-        return f"has {kind} in it, {_KEPT}: {_way(name, value)}" if kind else ""
-    if not variables(value.source) and is_no_key(text):
-        return ""
-    return f"looks like a key, {_KEPT}: {_way(name, value)}"
 
 
 def _in_line(name: str) -> str:

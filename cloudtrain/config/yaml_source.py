@@ -224,15 +224,7 @@ class _Builder:
         self.aliases = 0
 
     def document(self, text: str) -> Block:
-        events = _events(text)
-        next(events)
-        if isinstance(next(events), yaml.StreamEndEvent):
-            raise _NotYaml("is empty: `cloudtrain init` writes a config to start from")
-        tree = self.node(events, next(events), ())
-        next(events)
-        after = next(events)
-        if not isinstance(after, yaml.StreamEndEvent):
-            raise _NotYaml("contains more than one YAML document (---)", _line(after))
+        tree = self.value(text)
         if is_empty(tree):
             raise _NotYaml("is empty: `cloudtrain init` writes a config to start from")
         if not isinstance(tree, Block):
@@ -242,13 +234,16 @@ class _Builder:
         return tree
 
     def value(self, text: str) -> Tree:
-        """One value that is not a whole file."""
+        """The only document of a text."""
         events = _events(text)
-        next(events), next(events)
+        next(events)
+        if isinstance(next(events), yaml.StreamEndEvent):
+            raise _NotYaml("is empty: `cloudtrain init` writes a config to start from")
         tree = self.node(events, next(events), ())
         next(events)
-        if not isinstance(next(events), yaml.StreamEndEvent):
-            raise _NotYaml("contains more than one YAML document (---)")
+        after = next(events)
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise _NotYaml("contains more than one YAML document (---)", _line(after))
         return tree
 
     def place(self, event: Any) -> SourceLocation:

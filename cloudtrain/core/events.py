@@ -108,8 +108,8 @@ class DownOrdered(Event, word="down ordered"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndMoveBegun(Event, word="move end"):
-    """The expiry of every node is about to be changed. None: no limit."""
+class ClusterEnd:
+    """New expiry of the whole cluster, and the limits that set it; None for no limit."""
 
     lifetime: float | None
     expires: float | None
@@ -119,12 +119,13 @@ class EndMoveBegun(Event, word="move end"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndMoved(Event, word="end moved"):
-    """Every node has that expiry."""
+class EndMoveBegun(ClusterEnd, Event, word="move end"):
+    """The expiry of every node is about to be changed."""
 
-    lifetime: float | None
-    expires: float | None
-    budget: float | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class EndMoved(ClusterEnd, Event, word="end moved"):
+    """Every node has that expiry."""
 
 
 # ── Creation and deletion, written by providers ──────────────────────────────
@@ -522,16 +523,6 @@ def images(lines: Iterable[Line]) -> dict[str, str]:
         elif _empties(event):
             found.clear()
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterEnd:
-    """New expiry of the whole cluster, and the limits that set it; None for no limit."""
-
-    lifetime: float | None
-    expires: float | None
-    """Unix time."""
-    budget: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,10 +70,13 @@ def _installed() -> Installed:
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         direct, requires = {}, ()
     checkout = PROJECT if (PROJECT / "pyproject.toml").is_file() else None
-    editable = checkout or _editable(direct)
+    info = direct.get("dir_info")
+    is_editable = isinstance(info, dict) and info.get("editable") is True
+    origin = origin_of(direct)
+    editable = checkout or (Path(origin) if is_editable and origin.startswith("/") else None)
     return Installed(
         editable=editable,
-        origin="" if editable else origin_of(direct),
+        origin="" if editable else origin,
         owner=owner,
         environment=environment,
         requires=requires,
@@ -96,13 +99,6 @@ def _owner(prefix: Path) -> tuple[str, str]:
     except (OSError, ValueError):
         is_uv = None
     return ("uv" if is_uv else "pip"), PACKAGE
-
-
-def _editable(direct: dict[str, object]) -> Path | None:
-    info = direct.get("dir_info")
-    url = urlsplit(str(direct.get("url", "")))
-    is_editable = isinstance(info, dict) and info.get("editable") is True
-    return Path(unquote(url.path)) if is_editable and url.scheme == "file" else None
 
 
 def origin_of(direct: dict[str, object]) -> str:

@@ -194,23 +194,19 @@ def _note(record: Callable[[], dict[str, Any]]) -> None:
             _recorder.add(**record())
 
 
-def _asked(cloud: str, request: Any) -> dict[str, Any]:
-    action = _action(request)
-    return {"cloud": cloud, "method": request.method, "url": request.url, "action": action}
-
-
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _action(request: Any) -> str:
-    """`RunInstances in us-east-1`, of a form that is signed for EC2; empty for any other."""
+def _asked(cloud: str, request: Any) -> dict[str, Any]:
+    """The request; `action`: `RunInstances in us-east-1` of a form that is signed for EC2."""
     sent = _text(request.body) if isinstance(request.body, bytes) else request.body
     named = re.match(r"Action=(\w+)&|.*&Action=(\w+)", sent or "")
     scope = re.search(
         r"/\d{8}/([\w-]+)/[\w-]+/aws4_request", request.headers.get("Authorization", "")
     )
-    return f"{named[1] or named[2]} in {scope[1]}" if named and scope else ""
+    action = f"{named[1] or named[2]} in {scope[1]}" if named and scope else ""
+    return {"cloud": cloud, "method": request.method, "url": request.url, "action": action}
 
 
 def _opened(path: Path) -> int:
@@ -319,8 +315,14 @@ class Masks:
         self._read: dict[str, str] = {}
         self._clouds = {each.name for each in clouds()}
         host = socket.gethostname()
-        for kind, name in (("host", host), ("host", host.partition(".")[0]), *_of_environment()):
-            self.learn(kind, name)
+        self.learn("host", host)
+        self.learn("host", host.partition(".")[0])
+        for name in ("USER", "LOGNAME"):
+            self.learn("user", os.environ.get(name, ""))
+        for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"):
+            self.learn("project", os.environ.get(name, ""))
+        with suppress(KeyError, OSError):  # no such user
+            self.learn("user", getpass.getuser())
 
     def learn(self, kind: str, name: str) -> None:
         """Replace this name from now on, as a whole word and in any case."""
@@ -351,11 +353,15 @@ class Masks:
         if len(text) > MOST:
             return None
         self.notice(text)
-        try:
-            document = json.loads(text)
-        except ValueError:
-            return self._markup(text)
-        return self.document(document)
+        with suppress(ValueError):
+            return self.document(json.loads(text))
+        if not text.lstrip().startswith("<"):
+            return self.text(text)
+
+        def made(found: re.Match[str]) -> str:
+            return str(found[1] + escape(self.value(unescape(found[3]), found[2])))
+
+        return _XML_LEAF.sub(made, _XML_PAIR.sub(made, text))
 
     def document(self, found: Any, name: str = "") -> Any:
         if isinstance(found, Mapping):
@@ -412,14 +418,6 @@ class Masks:
             for name, value in found.items()
         }
 
-    def _markup(self, text: str) -> str:
-        def made(name: int) -> Callable[[re.Match[str]], str]:
-            return lambda found: found[1] + escape(self.value(unescape(found[3]), found[name]))
-
-        if not text.lstrip().startswith("<"):
-            return self.text(text)
-        return _XML_LEAF.sub(made(2), _XML_PAIR.sub(made(2), text))
-
     def _replaced(self, found: re.Match[str]) -> str:
         kind, text = str(found.lastgroup), found[0]
         if _MADE.fullmatch(text) or _PUBLIC.fullmatch(text):
@@ -451,13 +449,3 @@ class Masks:
         if kind == "v6":  # RFC 3849
             return str(ipaddress.IPv6Address("2001:db8::") + number % 2**64)
         return f"{kind}-{digest[:8]}"
-
-
-def _of_environment() -> list[tuple[str, str]]:
-    """Whose machine this is, and what its user's tools are set to."""
-    found = [("user", os.environ.get(name, "")) for name in ("USER", "LOGNAME")]
-    for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"):
-        found.append(("project", os.environ.get(name, "")))
-    with suppress(KeyError, OSError):  # no such user
-        found.append(("user", getpass.getuser()))
-    return found

@@ -284,8 +284,8 @@ class Run:
             "command": published(self).command,  # a notebook is passed on with its outputs
             "tasks": ", ".join(task.task for task in self.tasks),
             "attempts": str(len(self.attempts)),
-            "started": _utc(self.created),
-            "ended": _utc(self.ended),
+            "started": utc(self.created),
+            "ended": utc(self.ended),
             "artifacts": self.store or "none",
         }
         if self.resumed_from is not None:
@@ -320,6 +320,6 @@ def run_to_json(run: Run) -> dict[str, Any]:
     return {**asdict(run), "clustered": clustered, "tasks": tasks}
 
 
-def _utc(moment: float | None) -> str:
+def utc(moment: float | None) -> str:
     """A Unix time as `2026-11-21 06:24:04 UTC`."""
     return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cloudtrain.config import load
+from cloudtrain.config.hosts_ini import Ini
 from cloudtrain.config.other_tools import tool_of
-from cloudtrain.config.yaml_source import parse, shown
+from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation, parse, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of, providers
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.network import is_loopback
 from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.importers.ai_platform import read_ai_platform
-from cloudtrain.importers.cluster_ini import is_cluster_ini, read_cluster_ini
 from cloudtrain.importers.compose import read_compose
 from cloudtrain.importers.draft import Draft, Entry, Options, yaml_text
 from cloudtrain.importers.submit_line import WHERE, Submit, read_submit
@@ -73,8 +74,8 @@ def _draft(data: bytes | None, file: str, line: Submit | None, options: Options)
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = ""
-    if is_cluster_ini(text):
-        return read_cluster_ini(text, file, options)
+    if re.search(r"^\s*\[cluster\]\s*$", text, re.MULTILINE):
+        return _read_cluster_ini(text, file, options)
     tool = tool_of(data)
     other = tool if tool is not None and not tool.is_imported else None
     tree, problems = parse(_one_document(_readable(data, text)), file, {})
@@ -129,6 +130,58 @@ def _readable(data: bytes, text: str) -> bytes:
         text,
     )
     return whole.replace("\t", " ").encode("utf-8", "surrogatepass")
+
+
+# ── an INI `[cluster]` with `chief=`, `worker=`, `ps=` lists of `host:port` ───────────────────────
+
+
+def _read_cluster_ini(text: str, file: str, options: Options) -> Draft:
+    """Existing machines; all on this machine are local nodes. Raises ConfigError for a file that
+    `hosts:` would refuse, too."""
+    draft = Draft(kind="an INI [cluster] file", file=file)
+    ini = Ini(file, text)
+    hosts = [host for host in ini.hosts(SourceLocation(file, 1)) if isinstance(host, Block)]
+    if ini.problems:
+        raise ConfigError(ini.problems)
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r"\s*(\[[^\]]+\])", line)
+        if match and match[1] != "[cluster]":
+            draft.lose(Value(file=file, line=number, field=match[1]), "not mapped")
+    found = [(_text(host, "address"), _role(draft, host, file), host.place.line) for host in hosts]
+    is_local = options.provider is None and all(is_loopback(address) for address, _, _ in found)
+    names = {row.name for row in providers() if row.takes_hosts}
+    if not is_local and (options.provider is None or options.provider in names):
+        draft.put("provider", next(iter(names)))
+        listed = [{"address": address, "role": role} for address, role, _ in found]
+        draft.put("hosts", listed, comment="user and key: ~/.ssh/config, or user: and key: here")
+    else:
+        draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
+        for role in dict.fromkeys(role for _, role, _ in found):
+            first = next(at for _, each, at in found if each == role)
+            count = sum(each == role for _, each, _ in found)
+            draft.role(role, count, Value(file=file, line=first, field=role))
+    where = Value(file=file, line=ini.line_of("[cluster]"), field="cluster")
+    if len(ini.ports) == 1 or (ini.ports and not is_local):
+        draft.put("train.port", min(ini.ports), where)
+    if len(ini.ports) > 1 and not is_local:
+        ports = ", ".join(map(str, sorted(ini.ports)))
+        draft.lose(where, f"has different ports ({ports}): train.port is one for all tasks")
+    return draft
+
+
+def _role(draft: Draft, host: Block, file: str) -> str:
+    """The role; TensorFlow 1's `master` is TensorFlow 2's chief."""
+    role = _text(host, "role")
+    if role != "master":
+        return role
+    where = Value(file=file, line=host.place.line, field=role)
+    draft.lose(where, "is `chief` here: a script that looks for `master` must be changed")
+    return "chief"
+
+
+def _text(host: Block, key: str) -> str:
+    value = host[key]
+    return value.source if isinstance(value, Scalar) else ""
 
 
 # ── a draft is completed (name, strategy, placeholders), and proved by the config's own reader ───

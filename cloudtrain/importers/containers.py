@@ -10,11 +10,16 @@ from dataclasses import dataclass, field
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import put_image
-from cloudtrain.importers.command_line import line_of, name_uris, pass_credentials, with_code_paths
+from cloudtrain.importers.command_line import (
+    line_of,
+    name_uris,
+    pass_credentials,
+    put_variable,
+    with_code_paths,
+)
 from cloudtrain.importers.dockerfile import Dockerfile
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.values import Value
-from cloudtrain.importers.variables import put_variable
 
 GPU = "T4"
 """Stands for the kind that no container names."""
@@ -94,7 +99,11 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
             continue
         workdir = each.workdir or (dockerfile.folder if dockerfile else "")
         words = with_code_paths(draft, words, workdir)
-        words = _without_image_paths(draft, words, each)
+        for at, word in enumerate(words[:4]):
+            if word.startswith("/") and word.endswith(".py"):
+                words[at] = posixpath.basename(word)
+                why = f"{word} is a path in the image: {words[at]} in the folder of the code runs"
+                draft.lose(each.where, why)
         if each.role not in lines:
             for word in words:
                 name_uris(draft, each.where, word)
@@ -107,17 +116,6 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
             draft.lose(each.where, f"its command is not that of {each.role}'s other tasks: {line}")
     if lines:
         _put_lines(draft, lines)
-
-
-def _without_image_paths(draft: Draft, words: list[str], container: Container) -> list[str]:
-    """A script by its path in the image is one at the top of the code here."""
-    found = list(words)
-    for at, word in enumerate(words[:4]):
-        if word.startswith("/") and word.endswith(".py"):
-            found[at] = posixpath.basename(word)
-            why = f"{word} is a path in the image: {found[at]} in the folder of the code runs"
-            draft.lose(container.where, why)
-    return found
 
 
 def _put_lines(draft: Draft, lines: dict[str, tuple[str, Container]]) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cloudtrain.importers import shell_words
-from cloudtrain.importers.command_line import put_code
+from cloudtrain.importers.command_line import put_code, put_python_path, put_variable
 from cloudtrain.importers.dockerfile import Dockerfile
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.placed_code import Copy, PlacedCode, place_code
 from cloudtrain.importers.values import Value
-from cloudtrain.importers.variables import put_python_path, put_variable
 
 
 def put_image_code(

@@ -63,11 +63,8 @@ def read_submit(line: str) -> Submit:
     found = [w for w in found if not re.fullmatch(r"[\ue000\ue007][@*][\ue001\ue008]", w)]
     found = [part for word in found for part in shell_words.filled(word, known)]
     head = [word for word in found if word not in ("alpha", "beta")]
-    if head[1:2] in (["ai-platform"], ["ml-engine"]) and head[2:5] == [
-        "jobs",
-        "submit",
-        "training",
-    ]:
+    of_ai_platform = head[1:2] in (["ai-platform"], ["ml-engine"])
+    if of_ai_platform and head[2:5] == ["jobs", "submit", "training"]:
         return _submit(head[5:], is_vertex=False)
     if head[1:4] == ["ai", "custom-jobs", "create"]:
         return _submit(head[4:], is_vertex=True)

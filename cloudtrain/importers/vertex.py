@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 
 from cloudtrain.importers import ai_platform, shell_words
+from cloudtrain.importers.ai_platform import put_machine
 from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.containers import Container, put_containers
 from cloudtrain.importers.dockerfile import read_dockerfile
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
-from cloudtrain.importers.machines import put_machine
 from cloudtrain.importers.submit_line import IGNORED, WHERE, Submit, pairs
 from cloudtrain.importers.values import Value, Values, refuse
 

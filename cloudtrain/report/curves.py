@@ -56,6 +56,11 @@ class _Points:
         else:
             self.not_finite += 1
 
+    def series(self, name: str, attempt: int) -> Series:
+        xs = thinned(tuple(self.values))
+        ys = tuple(self.values[x] for x in xs)
+        return Series(name=name, attempt=attempt, x=xs, y=ys, not_finite=self.not_finite)
+
 
 def charts_in(logs: Sequence[tuple[Task, Sequence[Line]]]) -> tuple[Chart, ...]:
     """One chart for each metric of these logs, with a curve for each of them."""
@@ -63,15 +68,7 @@ def charts_in(logs: Sequence[tuple[Task, Sequence[Line]]]) -> tuple[Chart, ...]:
     found: dict[str, list[Series]] = {}
     for task, lines in logs:
         for metric, points in _metrics(lines, unit).items():
-            xs = thinned(tuple(points.values))
-            series = Series(
-                name=task.name,
-                attempt=task.attempt,
-                x=xs,
-                y=tuple(points.values[x] for x in xs),
-                not_finite=points.not_finite,
-            )
-            found.setdefault(metric, []).append(series)
+            found.setdefault(metric, []).append(points.series(task.name, task.attempt))
     charts = (
         Chart(metric=metric, unit=unit or "line with a value", series=tuple(each))
         for metric, each in found.items()
@@ -141,9 +138,6 @@ LARGEST = 32 << 20
 
 MOST_POINTS = 200_000
 
-Points = dict[tuple[str, str, int], dict[int, float]]
-"""By tag, folder and attempt: step → value."""
-
 
 def charts_of_events(
     files: Sequence[Artifact],
@@ -154,8 +148,7 @@ def charts_of_events(
     TensorBoard, StoreError if a file cannot be read."""
     from tensorboard.backend.event_processing import event_file_loader  # noqa: F401  # before any I/O
 
-    points: Points = {}
-    not_finite: dict[tuple[str, str, int], int] = {}
+    points: dict[tuple[str, str, int], _Points] = {}  # by tag, folder and attempt
     left, notes = LARGEST, []
     with tempfile.TemporaryDirectory(prefix="cloudtrain-report-") as folder:
         for number, file in enumerate(files):
@@ -169,11 +162,13 @@ def charts_of_events(
             name = file.path.rpartition("/")[0]
             for tag, step, time, value in _scalars(path):
                 key = (tag, name, attempt_at(time, attempts))
-                if not math.isfinite(value):
-                    not_finite[key] = not_finite.get(key, 0) + 1
-                else:
-                    points.setdefault(key, {})[step] = value
-    return tuple(_charts_of_tags(points, not_finite))[:MOST], tuple(notes)
+                points.setdefault(key, _Points()).add(float(step), value)
+    series: dict[str, list[Series]] = {}
+    for (tag, name, attempt), each in sorted(points.items(), key=lambda item: item[0]):
+        each.values = dict(sorted(each.values.items()))
+        series.setdefault(tag, []).append(each.series(name, attempt))
+    charts = [Chart(metric=tag, unit="step", series=tuple(all_)) for tag, all_ in series.items()]
+    return tuple(charts)[:MOST], tuple(notes)
 
 
 def _scalars(path: Path) -> Iterator[tuple[str, int, float, float]]:
@@ -200,27 +195,6 @@ def attempt_at(time: float, attempts: Sequence[RunAttempt]) -> int:
     """The number of the attempt that ran at this time; the first for anything before."""
     begun = [attempt.number for attempt in attempts if attempt.started <= time + 1.0]
     return begun[-1] if begun else 1
-
-
-def _charts_of_tags(points: Points, not_finite: dict[tuple[str, str, int], int]) -> Iterator[Chart]:
-    keys = sorted(points.keys() | not_finite.keys())
-    for tag in dict.fromkeys(tag for tag, _, _ in keys):
-        series = []
-        for key in keys:
-            if key[0] != tag:
-                continue
-            values = points.get(key, {})
-            xs = thinned(tuple(float(step) for step in sorted(values)))
-            series.append(
-                Series(
-                    name=key[1],
-                    attempt=key[2],
-                    x=xs,
-                    y=tuple(values[int(x)] for x in xs),
-                    not_finite=not_finite.get(key, 0),
-                )
-            )
-        yield Chart(metric=tag, unit="step", series=tuple(series))
 
 
 # ── utilization of the nodes: by role over time, and by task ───────────────────

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from cloudtrain.console.times import exact_duration
-from cloudtrain.core.run_record import RunAttempt
+from cloudtrain.core.run_record import RunAttempt, utc
 from cloudtrain.money.node_hours import CostSoFar, total
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
@@ -273,19 +272,12 @@ def _use(report: Report) -> Iterator[Html]:
 
 def _use_row(role: str, uses: Sequence[TaskUse]) -> tuple[str, ...]:
     least = min(uses, key=lambda use: use.cpu if use.gpu is None else use.gpu)
-    figures = [
-        _mean_percent([use.cpu for use in uses]),
-        _mean_percent([use.memory for use in uses]),
-        _mean_percent([use.gpu for use in uses if use.gpu is not None]),
-        _mean_percent([use.gpu_memory for use in uses if use.gpu_memory is not None]),
-        _mean_percent([use.idle for use in uses if use.idle is not None]),
-    ]
+    figures = []
+    for name in ("cpu", "memory", "gpu", "gpu_memory", "idle"):
+        known = [figure for use in uses if (figure := getattr(use, name)) is not None]
+        figures.append(f"{fmean(known):.0f} %" if known else "–")
     busy = least.cpu if least.gpu is None else least.gpu
     return (f"{role} ({len(uses)})", *figures, f"{least.task}: {busy:.0f} %")
-
-
-def _mean_percent(figures: Sequence[float]) -> str:
-    return f"{fmean(figures):.0f} %" if figures else "–"
 
 
 # ── Cost, artifacts, origin, logs ────────────────────────────────────────────
@@ -365,8 +357,3 @@ def size(count: float) -> str:
     while count >= 1000 and len(units) > 1:
         count, units = count / 1000, units[1:]
     return f"{count:.3g} {units[0]}"
-
-
-def utc(moment: float) -> str:
-    """The page is read anywhere: a time of a zone that it names."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))

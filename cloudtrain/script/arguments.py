@@ -146,6 +146,7 @@ _ACTIONS = frozenset(
 )
 _BOOLEANS = frozenset({"DEFINE_bool", "DEFINE_boolean"})
 _DEFINES = re.compile(r"DEFINE_[a-z_]+")
+_UNUSUAL = ("parents", "fromfile_prefix_chars", "prefix_chars", "conflict_handler", None)
 _CLICK = frozenset({"click.option", "click.argument"})
 
 
@@ -176,7 +177,11 @@ class OptionReader:
             usual = not words or words[0] in ("sys.argv[1:]", "None", "argv[1:]")
             self.computed = self.computed or bool(node.keywords) or not usual
         elif name == "ArgumentParser":
-            self._parser(node)
+            own = whole != "argparse.ArgumentParser"
+            self.computed = self.computed or own or _has(node, *_UNUSUAL)
+            for keyword in node.keywords:
+                if keyword.arg == "allow_abbrev":
+                    self.abbreviations = _constant(keyword.value) is not False
         elif name == "add_subparsers":
             self.computed = True
         elif _DEFINES.fullmatch(name):
@@ -210,14 +215,6 @@ class OptionReader:
                 self.computed = True
 
     # ── libraries ──
-
-    def _parser(self, node: ast.Call) -> None:
-        unusual = ("parents", "fromfile_prefix_chars", "prefix_chars", "conflict_handler", None)
-        own = self.aliases.resolve(node.func)[0] != "argparse.ArgumentParser"
-        self.computed = self.computed or own or _has(node, *unusual)
-        for keyword in node.keywords:
-            if keyword.arg == "allow_abbrev":
-                self.abbreviations = _constant(keyword.value) is not False
 
     def _argparse(self, node: ast.Call) -> None:
         names = _texts(node.args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import Literal, Protocol
+from typing import Literal
 
 from cloudtrain.training.strategies import STRATEGIES
 
@@ -108,7 +108,7 @@ def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
     once = ("names", "libraries", "reads_back", "arguments")
     lists = [each.name for each in fields(ScriptFacts) if each.name not in once]
     return ScriptFacts(
-        names=first_uses(programs),
+        names=first_uses(use for facts in programs for use in facts.names),
         libraries=frozenset().union(*(facts.libraries for facts in programs)),
         reads_back=any(facts.reads_back for facts in programs),
         arguments=first.arguments,
@@ -119,15 +119,10 @@ def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
     )
 
 
-class _HasNames(Protocol):
-    @property
-    def names(self) -> Iterable[Use]: ...
-
-
-def first_uses(parts: Iterable[_HasNames]) -> tuple[Use, ...]:
+def first_uses(uses: Iterable[Use]) -> tuple[Use, ...]:
     """Each name at its first place, of those where it is sure if there is one."""
     found: dict[str, Use] = {}
-    for use in (use for part in parts for use in part.names):
+    for use in uses:
         if use.name not in found or (use.sure and not found[use.name].sure):
             found[use.name] = use
     return tuple(found.values())

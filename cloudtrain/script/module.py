@@ -88,7 +88,9 @@ def read_module(source: bytes, file: str, *, package: str, is_main: bool) -> Mod
         reader.visit(tree)
     except RecursionError:
         raise Unreadable("too deeply nested", 1) from None
-    return reader.finished()
+    reader.facts.names = list(reader.seen.values())
+    reader.facts.tf_config = reader.tf_config.required
+    return reader.facts
 
 
 class _Reader(ast.NodeVisitor):
@@ -110,18 +112,17 @@ class _Reader(ast.NodeVisitor):
         """Depth of what gives a name such as `is_chief` its value."""
         self.literals: dict[str, ast.expr] = {}
 
-    def finished(self) -> ModuleFacts:
-        self.facts.names = list(self.seen.values())
-        self.facts.tf_config = self.tf_config.required
-        return self.facts
-
     @contextmanager
-    def _in(self, *, unsure: bool = False, quiet: bool = False) -> Iterator[None]:
+    def _in(
+        self, *, unsure: bool = False, quiet: bool = False, decides: bool = False
+    ) -> Iterator[None]:
+        before = self.unsure, self.quiet, self.decides
         self.unsure, self.quiet = self.unsure + unsure, self.quiet + quiet
+        self.decides += decides
         try:
             yield
         finally:
-            self.unsure, self.quiet = self.unsure - unsure, self.quiet - quiet
+            self.unsure, self.quiet, self.decides = before
 
     def _use(self, name: str, line: int, sure: bool = True) -> None:
         use = Use(name=name, file=self.facts.file, line=line, sure=sure and not self.unsure)
@@ -211,7 +212,8 @@ class _Reader(ast.NodeVisitor):
         self.facts.options.decorated(node)
         self._all(node.decorator_list)
         self._all([*node.args.defaults, *filter(None, node.args.kw_defaults)])
-        with self.facts.roles.function(), self._deciding(roles.names_decider(node.name)):
+        decides = roles.names_decider(node.name)
+        with self.facts.roles.function(), self._in(decides=decides):
             self._all(node.body)
 
     visit_FunctionDef = visit_AsyncFunctionDef = _function
@@ -231,16 +233,8 @@ class _Reader(ast.NodeVisitor):
             self.literals[node.targets[0].id] = node.value
         if any(roles.is_tf_config(target) for target in node.targets):
             self._own_addresses(node.value)
-        with self._deciding(any(map(roles.is_decider, node.targets))):
+        with self._in(decides=any(map(roles.is_decider, node.targets))):
             self.generic_visit(node)
-
-    @contextmanager
-    def _deciding(self, decides: bool) -> Iterator[None]:
-        self.decides += decides
-        try:
-            yield
-        finally:
-            self.decides -= decides
 
     def _own_addresses(self, value: ast.expr) -> None:
         """Addresses of this machine that the script gives to its tasks."""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import posixpath
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cloudtrain.script.arguments import OptionReader
 from cloudtrain.script.facts import Arguments, ScriptFacts, Use, first_uses
-from cloudtrain.script.module import LARGEST, ModuleFacts, Unreadable, read_module
+from cloudtrain.script.module import (
+    LARGEST,
+    ModuleFacts,
+    Unreadable,
+    is_main_guard,
+    parse,
+    read_module,
+)
+from cloudtrain.script.names import absolute
 from cloudtrain.script.roles import of_program
 
 MOST = 100
@@ -91,7 +101,7 @@ def _together(
     roles = of_program([module.roles for module in modules])
     return ScriptFacts(
         files=tuple(module.file for module in modules),
-        names=first_uses(modules),
+        names=first_uses(use for module in modules for use in module.names),
         libraries=libraries,
         by_index=() if roles.spoken else tuple(roles.by_index),
         reads_back=any(module.reads_back for module in modules),
@@ -117,3 +127,49 @@ def _arguments(readers: list[OptionReader], complete: bool) -> Arguments:
         tolerant=any(reader.tolerant for reader in readers),
         abbreviations=all(reader.abbreviations for reader in readers),
     )
+
+
+# ── The modules that a program imports for certain, in whatever way it goes on ────────────────
+
+
+def certain_imports(entry: Entry, read: Read) -> tuple[Use, ...]:
+    """The first import of each top-level module that the code does not have, of those that run
+    whenever the script does: in no function, and below no condition, `try` or `with`."""
+    todo, seen = [entry], {entry.path}
+    missing: dict[str, Use] = {}
+    own: set[str] = set()
+    while todo and len(seen) <= MOST:
+        one = todo.pop(0)
+        source = read(one.path)
+        if source is None or len(source) > LARGEST:
+            continue
+        if re.search(rb"\bsys\.path\b|\bpip\b|addsitedir", source):
+            return ()  # it looks for modules elsewhere, or installs them itself
+        try:
+            tree = parse(source)
+        except Unreadable:
+            continue
+        for name, line in _imports(tree.body, one.package, is_main=one is entry):
+            top = name.partition(".")[0]
+            found = located(name, entry.root, read)
+            if found or located(top, entry.root, read):
+                own.add(top)
+            elif top:
+                missing.setdefault(top, Use(name=name, file=one.path, line=line))
+            todo += [each for each in found if each.path not in seen]
+            seen |= {each.path for each in found}
+    return tuple(use for top, use in missing.items() if top not in own)
+
+
+def _imports(body: Iterable[ast.stmt], package: str, *, is_main: bool) -> Iterator[tuple[str, int]]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((each.name, node.lineno) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, package)
+            yield module, node.lineno
+            yield from ((f"{module}.{each.name}", node.lineno) for each in node.names)
+        elif is_main and isinstance(node, ast.If) and is_main_guard(node.test):
+            yield from _imports(node.body, package, is_main=is_main)
+        elif isinstance(node, ast.Try) and not node.handlers:
+            yield from _imports([*node.body, *node.finalbody], package, is_main=is_main)

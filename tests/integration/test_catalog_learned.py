@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloudtrain import catalog
-from cloudtrain.catalog import learned, table
+from cloudtrain.catalog import table
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import Session
 from cloudtrain.config import load
@@ -102,7 +102,7 @@ def test_a_cloud_that_does_not_tell_the_kind_leaves_the_question_open(cloud: Clo
     done = cloudtrain("check", config(cloud, "Standard_NC80s_X99_v9"))
     assert done.exit_code == 2
     assert "add `accelerator: KIND:COUNT`" in done.output
-    assert learned.learned_machines("azure") is None
+    assert table.learned_machines("azure") is None
 
 
 def test_a_cloud_that_does_not_answer_says_so_itself(cloud: Cloud) -> None:
@@ -110,7 +110,7 @@ def test_a_cloud_that_does_not_answer_says_so_itself(cloud: Cloud) -> None:
     cloud.fault("answer", action=actions[cloud.name], status=403, code="forbidden", times=999)
     done = cloudtrain("check", config(cloud, MACHINES[cloud.name][0]), "--json")
     assert done.exit_code != 0
-    assert learned.learned_machines(cloud.name) is None
+    assert table.learned_machines(cloud.name) is None
 
 
 WRONG = {

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain import catalog
-from cloudtrain.catalog.learned import remember
+from cloudtrain.catalog.table import remember
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.catalog import availability, refresh, table
 from cloudtrain.catalog.gpus import GPUS
-from cloudtrain.catalog.learned import remember
 from cloudtrain.catalog.offers import offers
+from cloudtrain.catalog.table import remember
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.gpus import as_document, text
 from cloudtrain.commands.gpus import gpus, kind_names

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from cloudtrain import catalog
-from cloudtrain.catalog import cuda, gpus
+from cloudtrain.catalog import availability, cuda, gpus, table
+from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.plan import make_plan, plan_notes
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.providers.gcp import machine_types
 from tests.unit.test_config_page import ROOT, generate
 
+NOT_FOUND = {
+    "catalog/gpus.py: the rate of P40",
+    "catalog/gpus.py: the rate of T4G",
+    "providers/aws/bandwidth.csv: g7",
+    "providers/azure/bandwidth.csv: Standard_ND96amsr_A100_v4",
+    "providers/azure/bandwidth.csv: Standard_ND96isr_H200_v5",
+    "providers/gcp/family_traits.csv: g4",
+    "providers/gcp/gpus.csv: B200",
+    "providers/gcp/gpus.csv: H200",
+    "providers/gcp/gpus.csv: RTXPRO6000",
+}
+"""What no document says, or this program cannot ask for."""
 
-def test_every_accelerator_of_every_cloud_has_a_row() -> None:
-    rented = {each.kind for cloud in clouds() for each in catalog.accelerators(cloud.name)}
-    assert rented <= {row.kind for row in gpus.GPUS}
+
+def test_a_new_gpu_family_is_in_each_table_that_has_facts_of_it() -> None:
+    """The tables are those of docs/internals/architecture.md, "Strategies, scripts, machines"."""
+    lacking = set()
+    for cloud in clouds():
+        for row in table.packaged(cloud.name).rows:
+            kind, family = row.accelerator, re.split(r"[.-]", row.machine)[0]
+            if kind is None or not availability.is_sold(cloud, row.machine):
+                continue
+            if gpus.gpu(kind.kind) is None:
+                lacking.add(f"catalog/gpus.py: {kind.kind}")
+            built_in = not catalog.takes_accelerators(cloud, row.machine)
+            if built_in and not availability.named_for_gpus(cloud, row.machine):
+                lacking.add(f"providers/{cloud.name}/facts.py: {family} in gpu_machines")
+            if built_in and bandwidth(cloud.name, row.machine, private=False) is None:
+                lacking.add(f"providers/{cloud.name}/bandwidth.csv: {family}")
+            if cloud.name == "gcp" and built_in and family not in machine_types.COMPACT:
+                lacking.add(f"providers/gcp/family_traits.csv: {family}")
+            known = machine_types.QUOTAS if built_in else machine_types.ATTACHABLE
+            if cloud.name == "gcp" and kind.kind not in known:
+                lacking.add(f"providers/gcp/gpus.csv: {kind.kind}")
+    for gpu in gpus.GPUS:
+        if gpu.rate is None and gpus.fit(gpu.kind, "{}.{}".format(*gpus.NEWEST)) != "none":
+            lacking.add(f"catalog/gpus.py: the rate of {gpu.kind}")
+    assert lacking == NOT_FOUND, "add it to the file that is named"
 
 
 def test_every_row_has_its_source_and_the_day_on_which_it_was_read() -> None:

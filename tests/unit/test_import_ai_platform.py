@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.errors import ConfigError, UsageError
-from cloudtrain.importers.machines import LEGACY
+from cloudtrain.importers.ai_platform import LEGACY
 from tests.support.import_parts import Desk, lost, tree
 
 SUBMIT = "gcloud ai-platform jobs submit training mnist_1 --region us-central1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import catalog
-from cloudtrain.catalog import learned, reported, table
+from cloudtrain.catalog import reported, table
 from cloudtrain.core.model import ON_DEMAND, SPOT, Accelerator, NodeGroup, NodePlan
 from cloudtrain.core.protocols import MachineFacts
 
@@ -135,7 +135,7 @@ def test_an_arm_machine_is_refused_offline_once_the_cloud_has_said_so(
 
 
 def test_a_file_of_an_earlier_version_is_read_and_completed(cache: Path) -> None:
-    file = learned.path("aws")
+    file = table.learned_path("aws")
     file.parent.mkdir()
     file.write_text(
         "# 2026-11-20 told by aws\n"
@@ -146,7 +146,7 @@ def test_a_file_of_an_earlier_version_is_read_and_completed(cache: Path) -> None
     assert known
     assert (known.vcpus, known.scratch_gb, known.arm) == (16, None, False)
     reported.learn("aws", [facts(arm=True)])
-    rows = learned.learned_machines("aws")
+    rows = table.learned_machines("aws")
     assert rows
     assert [(row.machine, row.scratch_gb, row.arm) for row in rows.rows] == [
         ("g9.4xlarge", None, False),
@@ -156,6 +156,6 @@ def test_a_file_of_an_earlier_version_is_read_and_completed(cache: Path) -> None
 
 def test_the_same_answer_is_not_written_again(cache: Path) -> None:
     reported.learn("aws", [facts()])
-    before = learned.path("aws").stat().st_mtime_ns
+    before = table.learned_path("aws").stat().st_mtime_ns
     reported.learn("aws", [facts()])
-    assert learned.path("aws").stat().st_mtime_ns == before
+    assert table.learned_path("aws").stat().st_mtime_ns == before
