@@ -6,7 +6,6 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -20,7 +19,7 @@ from cloudtrain.training.strategies import STRATEGIES
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
-_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _A_YEAR = 365 * 86400.0
 
@@ -148,23 +147,15 @@ def shell_line(node: Any) -> str:
 
 
 def boolean(node: Any) -> bool:
-    value = _BOOLEANS.get(text(node).lower())
+    value = BOOLEANS.get(text(node).lower())
     if value is None:
         raise InvalidValue("must be true or false")
     return value
 
 
-def tf_config(node: Any) -> Any:
-    value = text(node)
-    found = value if value in ("auto", "estimator") else _BOOLEANS.get(value.lower())
-    if found is None:
-        raise InvalidValue("must be auto, estimator, true or false")
-    return found
-
-
 def close(node: Any) -> str:
     value = text(node)
-    found = _BOOLEANS.get(value.lower())
+    found = BOOLEANS.get(value.lower())
     if value != "auto" and found is None:
         raise InvalidValue("must be auto, on or off")
     return "auto" if found is None else "on" if found else "off"
@@ -172,7 +163,7 @@ def close(node: Any) -> str:
 
 def auto_or_off(node: Any) -> str:
     value = text(node)
-    if value == "auto" or _BOOLEANS.get(value.lower()) is False:
+    if value == "auto" or BOOLEANS.get(value.lower()) is False:
         return "auto" if value == "auto" else "off"
     raise InvalidValue("must be auto or off")
 
@@ -280,16 +271,6 @@ def provisioning(node: Any) -> Provisioning:
     raise InvalidValue(f"must be one of {PROVISIONING}", *filter(None, [hint]))
 
 
-version = matching(
-    r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?",
-    'must be a version such as "2.21" or "2.21.0"',
-)
-python = matching(
-    r"auto|3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*",
-    'must be auto, a version such as "3.11", or an absolute path on the node',
-)
-
-
 def name(node: Any) -> str:
     value = text(node)
     if not is_name(value):
@@ -313,13 +294,6 @@ def inside(node: Any) -> str:
     return value
 
 
-def requirements(node: Any) -> str:
-    value = line(node)
-    if value.startswith("code:"):
-        inside(replace(node, source=value.removeprefix("code:"), environ={}))
-    return value
-
-
 def one_or_more(node: Any) -> Any:
     """A list; a single value is a list of one."""
     if not isinstance(node, Scalar) or is_null(node):
@@ -327,41 +301,6 @@ def one_or_more(node: Any) -> Any:
     found = Items(node.place)
     found.append(node)
     return found
-
-
-def folder_inside(node: Any) -> str:
-    value = inside(node)
-    if not value.replace("./", "").strip("/."):
-        raise InvalidValue("must name a folder of its own, such as ckpt")
-    return value
-
-
-def package(node: Any) -> str:
-    value = text(node)
-    if value.lstrip().startswith("-"):
-        raise InvalidValue("must be a package such as scikit-learn", "pip options are not accepted")
-    return line(node)
-
-
-def git(node: Any) -> str:
-    value = line(node)
-    if re.match(r"[A-Za-z0-9+.-]+::", value):
-        raise InvalidValue(
-            "must be a git URL or a repository's folder", "remote helpers (::) are not accepted"
-        )
-    if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", value):
-        raise InvalidValue("contains a password in the URL: use `code.token` instead")
-    return value
-
-
-def secret_name(node: Any) -> str:
-    """Name of a secret. An invalid value is never shown: it may be the secret itself."""
-    name = node.source if isinstance(node, Scalar) else ""
-    if not (name.isascii() and name.isidentifier()):
-        raise InvalidValue(
-            "takes the name of an entry under `secrets`, such as GIT_TOKEN, not its value"
-        )
-    return name
 
 
 def environment_name(value: Any) -> Any:
@@ -409,7 +348,7 @@ def _whole(low: int, high: int) -> Reads:
     return Reads(read, f"{low}…{high}", {"type": "integer", "minimum": low, "maximum": high})
 
 
-def _choice(*options: str) -> Reads:
+def choice(*options: str) -> Reads:
     def read(node: Any) -> str:
         value = text(node)
         if value not in options:
@@ -425,12 +364,12 @@ def _choice(*options: str) -> Reads:
 
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _WITH_UNIT = {"type": "string", "pattern": r"^[0-9.]+[smhd]?$"}
-_TEXT = ("string", "number", "boolean")
+TEXT = ("string", "number", "boolean")
 
-EnvironmentValue = Annotated[str, Reads(environment_value, "text", *_TEXT, "null")]
-Line = Annotated[str, Reads(line, "text", *_TEXT)]
-ShellLine = Annotated[str, Reads(shell_line, "shell line", *_TEXT)]
-Identity = Annotated[str | None, Reads(identity, "none | identity", *_TEXT)]
+EnvironmentValue = Annotated[str, Reads(environment_value, "text", *TEXT, "null")]
+Line = Annotated[str, Reads(line, "text", *TEXT)]
+ShellLine = Annotated[str, Reads(shell_line, "shell line", *TEXT)]
+Identity = Annotated[str | None, Reads(identity, "none | identity", *TEXT)]
 Boolean = Annotated[bool, Reads(boolean, "true | false", {"type": "boolean"})]
 Price = Annotated[float, Reads(positive, "number > 0", _SECONDS)]
 Duration = Annotated[float, Reads(duration, "duration", _SECONDS, _WITH_UNIT)]
@@ -466,11 +405,8 @@ Provision = Annotated[
         ),
     ),
 ]
-Version = Annotated[str, Reads(version, "version", "string", "number")]
-Python = Annotated[str, Reads(python, "auto | version | path", "string", "number")]
-Name = Annotated[str, Reads(name, "name", *_TEXT)]
-Inside = Annotated[str, Reads(inside, "relative path", *_TEXT)]
-Requirements = Annotated[str, Reads(requirements, "path or code:path", *_TEXT)]
+Name = Annotated[str, Reads(name, "name", *TEXT)]
+Inside = Annotated[str, Reads(inside, "relative path", *TEXT)]
 Folders = Annotated[
     tuple[Inside, ...], Reads(one_or_more, "relative path, or a list", *ONE_OR_LIST)
 ]
@@ -484,13 +420,9 @@ Size = Annotated[
         {"type": "string", "pattern": "^[0-9.]+ *([kKmMgGtT]?[bB])?$"},
     ),
 ]
-FolderInside = Annotated[str, Reads(folder_inside, "relative path", *_TEXT)]
-Package = Annotated[str, Reads(package, "package", "string")]
-Git = Annotated[str, Reads(git, "git URL", "string")]
-SecretName = Annotated[str, Reads(secret_name, "name of a secret", "string")]
 EnvironmentName = Annotated[str, Reads(environment_name, "", "string")]
 TagName = Annotated[str, Reads(tag_name, "", "string")]
-TagValue = Annotated[str, Reads(tag_value, "text", *_TEXT, "null")]
+TagValue = Annotated[str, Reads(tag_value, "text", *TEXT, "null")]
 SecretVariable = Annotated[
     str, Reads(secret_variable, "${VAR}", "string", pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$")
 ]
@@ -500,23 +432,12 @@ SshPort = Annotated[int, _whole(1, 65535)]
 TaskPort = Annotated[int, _whole(1024, 65000)]
 Restarts = Annotated[int, _whole(0, 1000)]
 ExitCode = Annotated[int, _whole(1, 255)]
-ProviderChoice = Annotated[str, _choice(*(row.name for row in providers()))]
-StrategyChoice = Annotated[str, _choice(*STRATEGIES)]
-KerasChoice = Annotated[Literal["auto", "3", "legacy"], _choice("auto", "3", "legacy")]
-SuccessChoice = Annotated[
-    Literal["chief", "all_workers", "all"], _choice("chief", "all_workers", "all")
-]
-RestChoice = Annotated[Literal["refuse", "drop"], _choice("refuse", "drop")]
+ProviderChoice = Annotated[str, choice(*(row.name for row in providers()))]
+StrategyChoice = Annotated[str, choice(*STRATEGIES)]
 Close = Annotated[
     Literal["auto", "on", "off"],
     Reads(close, "auto | on | off", {"enum": ["auto", "on", "off", True, False]}),
 ]
 AutoOrOff = Annotated[
     Literal["auto", "off"], Reads(auto_or_off, "auto | off", {"enum": ["auto", "off", False]})
-]
-TfConfigChoice = Annotated[
-    Any,
-    Reads(
-        tf_config, "auto | estimator | true | false", {"enum": ["auto", "estimator", True, False]}
-    ),
 ]

@@ -164,17 +164,10 @@ def _read_one(config: ClusterConfig, path: Path, bounds_only: bool) -> Requireme
     try:
         text = decoded(path.read_bytes())
     except OSError as error:
-        raise ConfigError(
-            [
-                Problem(
-                    file=config.source,
-                    line=None,
-                    field="setup.requirements",
-                    text=f"{path} cannot be read: {error.strerror or error}; "
-                    "the path is relative to the config file, `code:PATH` to the delivered code",
-                )
-            ]
-        ) from None
+        why = f"{path} cannot be read: {error.strerror or error}; "
+        why += "the path is relative to the config file, `code:PATH` to the delivered code"
+        at = "setup.requirements"
+        raise ConfigError([Problem(file=config.source, line=None, field=at, text=why)]) from None
     if path.name in (project_files.PROJECT, project_files.UV):
         text = project_files.as_requirements(path.name, text) or ""
     names = (os.path.relpath(path, config.folder.absolute()), str(path))

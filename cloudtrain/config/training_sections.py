@@ -3,17 +3,113 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BeforeValidator
 
 from cloudtrain.config import fields as kinds
-from cloudtrain.config.fields import InvalidValue, Reads, line, nearest
+from cloudtrain.config.fields import (
+    BOOLEANS,
+    TEXT,
+    InvalidValue,
+    Reads,
+    choice,
+    inside,
+    line,
+    matching,
+    nearest,
+    text,
+)
 from cloudtrain.config.section import NEXT_RUN, Effect, Section, optional
 from cloudtrain.config.yaml_source import Block, Path, Scalar
 from cloudtrain.core import model
 from cloudtrain.core.store_kinds import KINDS, kind_of
+
+# ── readers of single fields ─────────────────────────────────────────────────
+
+version = matching(
+    r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?",
+    'must be a version such as "2.21" or "2.21.0"',
+)
+python = matching(
+    r"auto|3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*",
+    'must be auto, a version such as "3.11", or an absolute path on the node',
+)
+
+
+def requirements(node: Any) -> str:
+    value = line(node)
+    if value.startswith("code:"):
+        inside(replace(node, source=value.removeprefix("code:"), environ={}))
+    return value
+
+
+def folder_inside(node: Any) -> str:
+    value = inside(node)
+    if not value.replace("./", "").strip("/."):
+        raise InvalidValue("must name a folder of its own, such as ckpt")
+    return value
+
+
+def package(node: Any) -> str:
+    value = text(node)
+    if value.lstrip().startswith("-"):
+        raise InvalidValue("must be a package such as scikit-learn", "pip options are not accepted")
+    return line(node)
+
+
+def git(node: Any) -> str:
+    value = line(node)
+    if re.match(r"[A-Za-z0-9+.-]+::", value):
+        raise InvalidValue(
+            "must be a git URL or a repository's folder", "remote helpers (::) are not accepted"
+        )
+    if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/]*@", value):
+        raise InvalidValue("contains a password in the URL: use `code.token` instead")
+    return value
+
+
+def secret_name(node: Any) -> str:
+    """Name of a secret. An invalid value is never shown: it may be the secret itself."""
+    name = node.source if isinstance(node, Scalar) else ""
+    if not (name.isascii() and name.isidentifier()):
+        raise InvalidValue(
+            "takes the name of an entry under `secrets`, such as GIT_TOKEN, not its value"
+        )
+    return name
+
+
+def tf_config(node: Any) -> Any:
+    value = text(node)
+    found = value if value in ("auto", "estimator") else BOOLEANS.get(value.lower())
+    if found is None:
+        raise InvalidValue("must be auto, estimator, true or false")
+    return found
+
+
+Version = Annotated[str, Reads(version, "version", "string", "number")]
+Python = Annotated[str, Reads(python, "auto | version | path", "string", "number")]
+Requirements = Annotated[str, Reads(requirements, "path or code:path", *TEXT)]
+FolderInside = Annotated[str, Reads(folder_inside, "relative path", *TEXT)]
+Package = Annotated[str, Reads(package, "package", "string")]
+Git = Annotated[str, Reads(git, "git URL", "string")]
+SecretName = Annotated[str, Reads(secret_name, "name of a secret", "string")]
+KerasChoice = Annotated[Literal["auto", "3", "legacy"], choice("auto", "3", "legacy")]
+SuccessChoice = Annotated[
+    Literal["chief", "all_workers", "all"], choice("chief", "all_workers", "all")
+]
+RestChoice = Annotated[Literal["refuse", "drop"], choice("refuse", "drop")]
+TfConfigChoice = Annotated[
+    Any,
+    Reads(
+        tf_config, "auto | estimator | true | false", {"enum": ["auto", "estimator", True, False]}
+    ),
+]
+
+
+# ── sections ─────────────────────────────────────────────────────────────────
 
 
 class SetupSection(Section):
@@ -23,20 +119,18 @@ class SetupSection(Section):
     change = Effect(
         "live", "the next `train` applies it too; what is no longer listed stays installed"
     )
-    tensorflow: kinds.Version | None = optional(
+    tensorflow: Version | None = optional(
         "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."
     )
-    python: kinds.Python | None = optional(
+    python: Python | None = optional(
         "`auto` (on `local` first the Python that runs cloudtrain), a version such as "
         '`"3.11"`, or the absolute path of an interpreter on the node.'
     )
-    keras: kinds.KerasChoice | None = optional(
+    keras: KerasChoice | None = optional(
         "`auto` is `legacy` (tf_keras) if the strategy needs it with TensorFlow 2.16 or later."
     )
-    packages: tuple[kinds.Package, ...] | None = optional(
-        "Packages for pip, optionally with versions."
-    )
-    requirements: kinds.Requirements | None = optional(
+    packages: tuple[Package, ...] | None = optional("Packages for pip, optionally with versions.")
+    requirements: Requirements | None = optional(
         "A local requirements file, pyproject.toml or uv.lock; relative paths start in this file's "
         "folder. `code:FILE` is a requirements file in the delivered code."
     )
@@ -68,14 +162,14 @@ class CodeSection(Section):
 
     of = model.Code
     change = NEXT_RUN
-    git: kinds.Git | None = optional(
+    git: Git | None = optional(
         "URL of a git repository. A private one is fetched by this machine, with your git or SSH "
         "credentials."
     )
     ref: kinds.Line | None = optional(
         "Branch, tag or commit of `git`. Default: the repository's default branch."
     )
-    token: kinds.SecretName | None = optional(
+    token: SecretName | None = optional(
         "Name, under `secrets`, of a token for `git` over https. It stays on this machine and is "
         "never sent to a node or task."
     )
@@ -138,14 +232,14 @@ class TrainSection(Section):
     retry_exit_codes: tuple[kinds.ExitCode, ...] | None = optional(
         "Exit codes to retry, besides 42 and 143; a lost node or a signal is always retried."
     )
-    success: kinds.SuccessChoice | None = optional(
+    success: SuccessChoice | None = optional(
         "Which tasks must exit with 0 for the run to succeed. Default: by strategy."
     )
-    tf_config: kinds.TfConfigChoice | None = optional(
+    tf_config: TfConfigChoice | None = optional(
         "Whether tasks get TF_CONFIG; `auto` decides by strategy. `estimator`: an evaluator "
         "gets the others' cluster, as `tf.estimator` requires; `auto` does so with TensorFlow 1."
     )
-    checkpoints: kinds.FolderInside | None = optional(
+    checkpoints: FolderInside | None = optional(
         "Checkpoint folder in a task's work folder: the chief's copy is landed, and copied to "
         "every task's node before each attempt. If not set, a restarted multi_worker_mirrored run "
         "starts from the beginning."
@@ -243,10 +337,9 @@ def data_uri(node: Any) -> str:
     scheme, separator, rest = value.partition("://")
     if not separator or scheme not in SCHEMES:
         meant = nearest(scheme, SCHEMES) if separator else None
-        hint = "a local folder is file:///absolute/path" if not separator else ""
-        if meant:
-            hint = f"did you mean {meant}://?"
-        raise InvalidValue(f"must be {FORMS}", *([hint] if hint else []))
+        hints = [f"did you mean {meant}://?"] if meant else []
+        hints += [] if separator else ["a local folder is file:///absolute/path"]
+        raise InvalidValue(f"must be {FORMS}", *hints)
     if scheme == "https":
         return _https(value)
     if "?" in rest or "#" in rest:
@@ -336,7 +429,7 @@ class DataEntry(Section):
         "Ranks are the chief and the workers, or the nodes of `role`. The script must then not "
         "shard by itself (`AutoShardPolicy.OFF`)."
     )
-    rest: kinds.RestChoice | None = optional(
+    rest: RestChoice | None = optional(
         "Files beyond the largest equal count: `refuse` the dataset, or `drop` them."
     )
     role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")

@@ -99,9 +99,8 @@ def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, li
     try:
         return builder.document(_decode(data)), builder.problems
     except _NotYaml as error:
-        return Block(SourceLocation(file, 1)), [
-            Problem(file=file, line=error.line, field="", text=str(error))
-        ]
+        at = SourceLocation(file, error.line or 0)
+        return Block(SourceLocation(file, 1)), [at.problem((), str(error))]
 
 
 def parse_value(text: str, environ: Mapping[str, str]) -> Tree:

@@ -107,8 +107,11 @@ class Moments:
 
 def wrong_by(offset: float, who: str) -> str:
     """`the clock of this machine is 20 h ahead of that of Azure`."""
-    way = "behind" if offset > 0 else "ahead of"
-    return f"the clock of this machine is {_amount(abs(offset))} {way} that of {who}"
+    way, amount = "behind" if offset > 0 else "ahead of", f"{abs(offset):.0f} s"
+    for unit, size in (("min", 60.0), ("h", 3600.0), ("days", 86400.0)):
+        if round(abs(offset) / size) >= 2:
+            amount = f"{abs(offset) / size:.0f} {unit}"
+    return f"the clock of this machine is {amount} {way} that of {who}"
 
 
 def said(offset: float, who: str) -> str:
@@ -116,13 +119,6 @@ def said(offset: float, who: str) -> str:
         f"{wrong_by(offset, who)}: ends are set "
         "and compared by theirs; set the clock right, as the times of files and logs go by it"
     )
-
-
-def _amount(seconds: float) -> str:
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if round(seconds / size) >= 2:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 MOMENTS = Moments()

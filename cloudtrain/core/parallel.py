@@ -48,8 +48,7 @@ def ask_all(
         return [ask(items[0])]
     batch = _Batch(items, ask)
     batch.answer(workers)
-    failures = _by_name(items, batch.failures, name)
-    raise_all(failures)
+    raise_all(_by_name(items, batch.failures, name))
     return [batch.results[number] for number in range(len(items))]
 
 
@@ -82,10 +81,9 @@ class _Batch(Generic[T, R]):
     def answer(self, workers: int) -> None:
         """Wait until nothing is missing; raise Ctrl-C at once: dropping queries loses nothing."""
         try:
-            count = min(workers, len(self._waiting))
             threads = [
                 threading.Thread(target=copy_context().run, args=(self._drain,), daemon=True)
-                for _ in range(count)
+                for _ in range(min(workers, len(self._waiting)))
             ]
             for thread in threads:
                 thread.start()

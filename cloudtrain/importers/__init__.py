@@ -143,11 +143,17 @@ def _read_cluster_ini(text: str, file: str, options: Options) -> Draft:
     hosts = [host for host in ini.hosts(SourceLocation(file, 1)) if isinstance(host, Block)]
     if ini.problems:
         raise ConfigError(ini.problems)
-    for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r"\s*(\[[^\]]+\])", line)
+    for number, written in enumerate(text.splitlines(), 1):
+        match = re.match(r"\s*(\[[^\]]+\])", written)
         if match and match[1] != "[cluster]":
             draft.lose(Value(file=file, line=number, field=match[1]), "not mapped")
-    found = [(_text(host, "address"), _role(draft, host, file), host.place.line) for host in hosts]
+    found = []
+    for host in hosts:
+        role, line = _text(host, "role"), host.place.line
+        if role == "master":  # TensorFlow 1's is TensorFlow 2's chief
+            why = "is `chief` here: a script that looks for `master` must be changed"
+            draft.lose(Value(file=file, line=line, field=role), why)
+        found.append((_text(host, "address"), "chief" if role == "master" else role, line))
     is_local = options.provider is None and all(is_loopback(address) for address, _, _ in found)
     names = {row.name for row in providers() if row.takes_hosts}
     if not is_local and (options.provider is None or options.provider in names):
@@ -167,16 +173,6 @@ def _read_cluster_ini(text: str, file: str, options: Options) -> Draft:
         ports = ", ".join(map(str, sorted(ini.ports)))
         draft.lose(where, f"has different ports ({ports}): train.port is one for all tasks")
     return draft
-
-
-def _role(draft: Draft, host: Block, file: str) -> str:
-    """The role; TensorFlow 1's `master` is TensorFlow 2's chief."""
-    role = _text(host, "role")
-    if role != "master":
-        return role
-    where = Value(file=file, line=host.place.line, field=role)
-    draft.lose(where, "is `chief` here: a script that looks for `master` must be changed")
-    return "chief"
 
 
 def _text(host: Block, key: str) -> str:

@@ -56,9 +56,7 @@ def read_ai_platform(values: Values, submit: Submit | None, options: Options) ->
     job = values.at("trainingInput")
     if submit is not None:
         _add_flags(draft, job, submit)
-    name = submit.job if submit else None
-    name = name or values.take("jobId")
-    put_job_name(draft, name)
+    put_job_name(draft, (submit.job if submit else None) or values.take("jobId"))
     put_cloud(draft, submit.flag("project") if submit else None, job.take("region"))
     _put_nodes(draft, job)
     _put_versions(draft, job)

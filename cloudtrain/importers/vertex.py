@@ -12,7 +12,7 @@ from cloudtrain.importers.ai_platform import put_machine
 from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.containers import Container, put_containers
 from cloudtrain.importers.dockerfile import read_dockerfile
-from cloudtrain.importers.draft import Draft, Options
+from cloudtrain.importers.draft import Draft, Options, Plain
 from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.submit_line import IGNORED, WHERE, Submit, pairs
 from cloudtrain.importers.values import Value, Values, refuse
@@ -203,12 +203,14 @@ def _put_scheduling(draft: Draft, scheduling: Values) -> None:
     if restart is not None and restart.text.lower() == "true":
         draft.put("train.max_restarts", RESTARTS, restart)
     strategy = scheduling.take("strategy")
-    if strategy is not None and strategy.text == "SPOT":
+    bought: dict[str, tuple[str, Plain]] = {
+        "SPOT": ("spot", True),
+        "FLEX_START": ("provisioning", "flex-start"),
+    }
+    if strategy is not None and strategy.text in bought:
+        field, value = bought[strategy.text]
         for role in draft.counts():
-            draft.put(("nodes", role, "spot"), True, strategy)
-    elif strategy is not None and strategy.text == "FLEX_START":
-        for role in draft.counts():
-            draft.put(("nodes", role, "provisioning"), "flex-start", strategy)
+            draft.put(("nodes", role, field), value, strategy)
     elif strategy is not None and strategy.text not in ("STANDARD", "ON_DEMAND"):
         draft.lose(
             strategy, f"{strategy.text} is not mapped: see nodes.ROLE in `cloudtrain docs config`"

@@ -66,7 +66,12 @@ def _argparse(given: Arguments, words: tuple[str, ...], *, exact: bool) -> Itera
     parser = _Parser(prog="script", allow_abbrev=given.abbreviations)
     try:
         for option in given.options:
-            _add(parser, option)
+            settings = dict(option.settings)
+            if settings.get("action") == "boolean":
+                settings = {"action": argparse.BooleanOptionalAction}
+            elif settings.get("action") in ("store_const", "append_const"):
+                settings["const"] = None
+            parser.add_argument(*option.names, **settings)  # type: ignore[arg-type]
     except (ValueError, TypeError, argparse.ArgumentError):
         return  # two parsers, or settings that this Python does not take
     try:
@@ -79,19 +84,6 @@ def _argparse(given: Arguments, words: tuple[str, ...], *, exact: bool) -> Itera
     yield from _unknown([word for word in unknown if word.startswith("-")], known, words, given)
     if unknown and exact and not given.tolerant and not unknown[0].startswith("-"):
         yield f"unrecognized arguments: {' '.join(unknown)}"
-
-
-def _add(parser: argparse.ArgumentParser, option: Option) -> None:
-    settings = dict(option.settings)
-    action = settings.pop("action", None)
-    if action == "boolean":
-        parser.add_argument(*option.names, action=argparse.BooleanOptionalAction)
-        return
-    if action is not None:
-        settings["action"] = action
-    if action in ("store_const", "append_const"):
-        settings["const"] = None
-    parser.add_argument(*option.names, **settings)  # type: ignore[arg-type]
 
 
 def _unknown(

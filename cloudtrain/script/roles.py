@@ -240,18 +240,15 @@ def acts(body: Sequence[ast.stmt]) -> bool:
             return True
         if isinstance(node, ast.Assign) and any(map(is_decider, node.targets)):
             return True
-        if isinstance(node, ast.Return) and not _is_setting(node.value):
-            return True
+        if isinstance(node, ast.Return):
+            # A list, and `ConfigProto(device_filters=[…])` of the AI Platform samples, only set.
+            made = node.value.keywords if isinstance(node.value, ast.Call) else ()
+            sets = isinstance(node.value, ast.List | ast.Tuple)
+            if not sets and all(keyword.arg != "device_filters" for keyword in made):
+                return True
         if isinstance(node, ast.Yield | ast.Raise):
             return True
     return False
-
-
-def _is_setting(value: ast.expr | None) -> bool:
-    """True for a list, and for `ConfigProto(device_filters=[…])` of the AI Platform samples."""
-    if isinstance(value, ast.Call):
-        return any(keyword.arg == "device_filters" for keyword in value.keywords)
-    return isinstance(value, ast.List | ast.Tuple)
 
 
 def is_zero(node: ast.expr) -> bool:
