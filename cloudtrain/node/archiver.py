@@ -15,7 +15,7 @@ import tarfile
 import threading
 from typing import Any
 
-from cloudtrain.node import client, formats, listing, uploader, web
+from cloudtrain.node import client, formats, listing, web
 
 
 def logs_of(attempt: str) -> "list[listing.File]":
@@ -162,12 +162,12 @@ def header(name: str, size: int) -> bytes:
 def store(request: "dict[str, Any]", piece: int, archive: Archive) -> None:
     """Upload without an MD5, which would need all bytes before the first is sent: a notice may
     leave only 30 s. The archive's SHA-256s are checked when it is ingested."""
-    sender = uploader.Uploader()
+    connections = web.Web()
     if piece:
-        sender.in_pieces(request, archive, archive.size, piece)
+        connections.in_pieces(request, archive, archive.size, piece)
     else:
         part = web.Part(request, archive, 0, archive.size)
-        web.patiently(lambda: sender.web.send(part))
+        web.patiently(lambda: connections.send(part))
 
 
 # ── The node's end, and how many bytes can be uploaded until then ─────────────────────────────

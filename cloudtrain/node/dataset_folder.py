@@ -29,11 +29,11 @@ BLOCK = 4096
 PIECE = 1 << 18
 
 
-class NoRoom(Exception):
-    """No disk has enough space; `facts` for the client."""
+class Failed(Exception):
+    """The dataset cannot be brought here; `facts` for the client."""
 
     def __init__(self, facts: "dict[str, object]") -> None:
-        super().__init__("not enough disk space")
+        super().__init__()
         self.facts = facts
 
 
@@ -193,7 +193,7 @@ def safe(path: str) -> str:
 
 
 def chosen(order: "dict[str, typing.Any]", key: bytes) -> Folder:
-    """The folder with the dataset or some of it; else on the first disk with room, or NoRoom."""
+    """The folder with the dataset or some of it, or on the first disk with room. Raises Failed."""
     size, count = order["size"], order["files"]
     roots = [client.plain(root) for root in order["roots"]]
     folders = [Folder(root, key) for root in roots if root == roots[-1] or usable(root)]
@@ -210,7 +210,7 @@ def chosen(order: "dict[str, typing.Any]", key: bytes) -> Folder:
         tight.append({"folder": client.text(folder.root), "need": need + SPARE, "free": free})
         if need + SPARE <= free:
             tight[-1].update(inodes=inodes, count=left)
-    raise NoRoom({"error": "room", "disks": tight})
+    raise Failed({"error": "room", "disks": tight})
 
 
 def usable(root: bytes) -> bool:

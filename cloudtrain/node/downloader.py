@@ -49,7 +49,7 @@ def main() -> None:
             Download(order, folder, pool).run()
         facts = {"ready": client.text(os.path.realpath(folder.files))}  # type: dict[str, object]
         facts.update(root=client.text(folder.root), seconds=time.monotonic() - started)
-    except (dataset_folder.NoRoom, Failed) as error:
+    except dataset_folder.Failed as error:
         facts = error.facts
     except OSError as error:
         facts = {"error": "disk", "text": str(error)}
@@ -75,12 +75,6 @@ class Waiting:
             os.write(2, b"\0")
         if self.poll.poll(0):
             os._exit(1)  # the client is gone
-
-
-class Failed(Exception):
-    def __init__(self, facts: "dict[str, object]") -> None:
-        super().__init__()
-        self.facts = facts
 
 
 class Process:
@@ -201,7 +195,7 @@ class Download:
             self.ended.wait(0.5)
             client.tell({"at": self.at, "files": self.count})
         if self.failed is not None:
-            raise Failed(self.failed)
+            raise dataset_folder.Failed(self.failed)
         os.close(self.record)
         self.folder.finish(self.size, self.files)
 

@@ -82,8 +82,9 @@ def packed(folder: bytes, archive: bytes) -> "dict[str, Any]":
     if not os.path.exists(folder + b"/.complete"):
         raise Unfit("the environment is not complete")
     top = os.path.dirname(folder)
-    base, python = python_of(folder)
-    others = bases(top, base)
+    command = [folder + b"/bin/python", b"-I", b"-S", b"-c", BASE.encode()]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()
+    others, python = bases(top, os.path.realpath(lines[0])), lines[1].decode()
     before = entries(top, folder, others)
     new = archive + b".new"
     for old in (new, archive):
@@ -98,15 +99,9 @@ def packed(folder: bytes, archive: bytes) -> "dict[str, Any]":
     return {"parts": parts, "python": python, "bases": names}
 
 
-def python_of(folder: bytes) -> "tuple[bytes, str]":
-    """The real folder of the Python that the environment was created from, and its version."""
-    command = [folder + b"/bin/python", b"-I", b"-S", b"-c", BASE.encode()]
-    lines = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()
-    return os.path.realpath(lines[0]), lines[1].decode()
-
-
 def bases(top: bytes, base: bytes) -> "list[bytes]":
-    """The Python's folder and the links to it, if it lies inside `top`."""
+    """Folder of the Python that the environment was created from, `base`, and the links to it, if
+    it lies inside `top`."""
     real = os.path.realpath(top)
     if not base.startswith(real + b"/"):
         return []

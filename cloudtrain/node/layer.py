@@ -156,7 +156,8 @@ def with_interpreter(text: bytes, old: str, new: str) -> "bytes | None":
     if not found:
         return None
     folder, name = found["short"] or found["long"], found["name"] or found["other"]
-    if os.path.realpath(unquoted(folder)) != os.fsencode(os.path.realpath(old)):
+    unquoted = re.sub(rb'\\([\\"$`])', rb"\1", folder)
+    if os.path.realpath(unquoted) != os.fsencode(os.path.realpath(old)):
         return None
     python = os.fsencode(new) + b"/" + name
     if len(python) + 3 <= LONGEST and not re.search(rb"[\s\"']", python):
@@ -165,10 +166,6 @@ def with_interpreter(text: bytes, old: str, new: str) -> "bytes | None":
         quoted = re.sub(rb'([\\"$`])', rb"\\\1", python)
         line = b"#!/bin/sh\n'''exec' \"" + quoted + b'" "$0" "$@"\n' + b"' '''\n"
     return line + text[found.end() :]
-
-
-def unquoted(path: bytes) -> bytes:
-    return re.sub(rb'\\([\\"$`])', rb"\1", path)
 
 
 def name_tensorflow(own: str, below: "list[str]") -> None:

@@ -1,6 +1,5 @@
 """Lists files of a task that match patterns, links inside included, and what it made or changed."""
 
-import collections.abc
 import errno
 import json
 import os
@@ -153,8 +152,9 @@ class Listing:
         """True for a file of a checkpoint that was put there from the store, and is as it was."""
         if not self.restored:
             return False
-        known = self.restored.get(client.plain(file.source))
-        return known is not None and known == short(file.stamp)
+        inode = file.stamp.rpartition("/")[2].encode()
+        stamp_there = b"%d/%d/%s" % (*times(file.stamp), inode)  # as in the records of changes.py
+        return self.restored.get(client.plain(file.source)) == stamp_there
 
     def changed(self) -> "typing.Iterator[File]":
         """List what the task made or changed in its code and in the home, apart from caches, keys
@@ -301,11 +301,6 @@ def stamp(facts: os.stat_result) -> str:
     return f"{moment(facts.st_mtime_ns)}/{moment(facts.st_ctime_ns)}/{facts.st_ino}"
 
 
-def short(stamp: str) -> bytes:
-    """Stamp as in the records of changes.py."""
-    return b"%d/%d/%s" % (*times(stamp), stamp.rpartition("/")[2].encode())
-
-
 def moment(ns: int) -> str:
     whole, rest = divmod(ns, 10**9)
     return f"{whole}.{rest:09d}0"
@@ -358,15 +353,10 @@ def _reached(parts: "list[str]", pattern: "list[str]") -> "set[int]":
     for part in parts:
         if end in positions:
             return {end}
-        after = {next_one for position in positions for next_one in _step(position, part, pattern)}
-        positions = _past_stars(after, pattern)
+        stay = {each for each in positions if pattern[each] == "**"}
+        after = {each + 1 for each in positions - stay if fnmatchcase(part, pattern[each])}
+        positions = _past_stars(stay | after, pattern)
     return positions
-
-
-def _step(position: int, part: str, pattern: "list[str]") -> "collections.abc.Iterable[int]":
-    if pattern[position] == "**":
-        return (position,)
-    return (position + 1,) if fnmatchcase(part, pattern[position]) else ()
 
 
 def _past_stars(positions: "set[int]", pattern: "list[str]") -> "set[int]":

@@ -34,20 +34,27 @@ def main() -> None:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
     client.alone(client.plain(order["lock"]))
     client.attend()
-    client.tell(fetched(order, folder) if is_archive else restored(order, folder))
+    client.tell(fetched(order, folder))
     os._exit(0)
 
 
 def fetched(order: "dict[str, Any]", folder: bytes) -> "dict[str, Any]":
-    """The program's answer. `bad`: the archive is invalid; `why`: it cannot be unpacked here."""
-    size = order["size"]
+    """The program's answer: of an archive what `unpacked` says, of a checkpoint the SHA-256 of its
+    files in the given order. `bad`: the archive is invalid; `why`: it is impossible here."""
+    files = order.get("files")
+    size = order["size"] if files is None else sum(each["size"] for each in files)
     try:
+        if files is not None and not os.path.isdir(client.plain(order["work"])):
+            return {"why": "its work folder does not exist"}
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         room = os.statvfs(folder)
         if room.f_bavail * room.f_frsize < size + SPARE:
-            return {"why": "not enough disk space for a copy"}
-        return unpacked(Stream(order["request"], size), folder)
+            what = "a copy" if files is None else "the checkpoint"
+            return {"why": "not enough disk space for " + what}
+        if files is None:
+            return unpacked(Stream(order["request"], size), folder)
+        return {"sha256": [restored(each, folder) for each in files]}
     except web.Refused as error:
         return {"why": str(error)}
     except (tarfile.TarError, ValueError, OverflowError) as error:
@@ -81,43 +88,21 @@ def unpacked(stream: Any, folder: bytes) -> "dict[str, Any]":
 
 def written(content: Any, name: bytes) -> str:
     digest = hashlib.sha256()
-    with open(name, "xb", buffering=0) as file:
+    with open(name, "xb") as file:
         for data in iter(lambda: content.read(PIECE), b""):
             digest.update(data)
-            left = memoryview(data)
-            while left:
-                left = left[file.write(left) :]
+            file.write(data)
     return digest.hexdigest()
 
 
-def restored(order: "dict[str, Any]", folder: bytes) -> "dict[str, Any]":
-    """Download the files: their SHA-256 in the given order; or `why` that is impossible here."""
-    files = order["files"]
-    digests = []
-    try:
-        if not os.path.isdir(client.plain(order["work"])):
-            return {"why": "its work folder does not exist"}
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        room = os.statvfs(folder)
-        needed = sum(each["size"] for each in files)
-        if room.f_bavail * room.f_frsize < needed + SPARE:
-            return {"why": "not enough disk space for the checkpoint"}
-        for each in files:
-            name = os.path.join(folder, client.plain(each["path"]))
-            os.makedirs(os.path.dirname(name), exist_ok=True)
-            digests.append(written(content(each), name))
-    except web.Refused as error:
-        return {"why": str(error)}
-    except OSError as error:
-        return {"why": error.strerror or str(error)}
-    return {"sha256": digests}
-
-
-def content(each: "dict[str, Any]") -> Any:
-    if each["request"] is None:
-        return io.BytesIO(base64.b64decode(each["content"]))
-    return Stream(each["request"], each["size"])
+def restored(file: "dict[str, Any]", folder: bytes) -> str:
+    """Write a file of a checkpoint, downloaded or from the order; returns its SHA-256."""
+    content = io.BytesIO(base64.b64decode(file["content"]))  # type: Any
+    if file["request"] is not None:
+        content = Stream(file["request"], file["size"])
+    name = os.path.join(folder, client.plain(file["path"]))
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    return written(content, name)
 
 
 class Stream:
@@ -156,7 +141,8 @@ class Stream:
                 self.close()
                 if number == tries - 1:
                     text = str(error) or type(error).__name__
-                    raise web.Refused(f"{self.host()}: {text}") from None
+                    host = urllib.parse.urlsplit(str(self.request["url"])).netloc
+                    raise web.Refused(f"{host}: {text}") from None
             time.sleep(web.PAUSE * 2**number)
         raise AssertionError("the last try returns or raises")
 
@@ -177,9 +163,6 @@ class Stream:
         if answer.status in web.TRANSIENT:
             raise web.Transient(text)
         raise web.Refused(text)
-
-    def host(self) -> str:
-        return urllib.parse.urlsplit(str(self.request["url"])).netloc
 
     def close(self) -> None:
         if self.connection is not None:

@@ -9,7 +9,6 @@ files.
 import base64
 import collections.abc
 import hashlib
-import http.client
 import json
 import os
 import sys
@@ -139,72 +138,15 @@ class Uploader:
                 part.stored = base64.b64encode(md5.digest()).decode()
                 part.headers["X-Goog-Hash"] = "md5=" + part.stored
 
-        self.in_pieces(request, source, size, piece, add)
+        self.web.in_pieces(request, source, size, piece, add)
         digest = md5.hexdigest()
         receipt = {"etag": "", "block": "", "size": size, "md5": digest}
         return {"size": size, "sha256": whole.hexdigest(), "md5": digest, "receipts": [receipt]}
-
-    def in_pieces(
-        self,
-        request: "dict[str, Any]",
-        source: Any,
-        size: int,
-        piece: int,
-        before: "collections.abc.Callable[[web.Part], None]" = lambda part: None,
-    ) -> None:
-        """Send a resumable upload; `before` is called with each piece before it is sent.
-        https://cloud.google.com/storage/docs/performing-resumable-uploads"""
-        at = idle = 0
-        while idle < web.TRIES:
-            length = min(piece, size - at)
-            headers = {"Content-Range": content_range(at, length, size)}
-            part = web.Part(request, source, at, length, headers=headers)
-            before(part)
-            answer = self.piece(part, size)
-            if answer.status != 308:
-                if at + length < size:  # it took the question how far it came for the end
-                    text = f"the service ended the object after {at} of {size} bytes, or fewer"
-                    raise web.Refused(text)
-                return
-            came = persisted(answer, size)
-            idle = idle + 1 if came <= at else 0
-            at = came
-        raise web.Refused(f"the service keeps only {at} of {size} bytes")
-
-    def piece(self, part: "web.Part", size: int) -> "http.client.HTTPResponse":
-        """Send a piece; if the connection breaks, ask the service how many bytes it received."""
-        whole = {"Content-Range": f"bytes */{size}"}
-        question = web.Part(part.request, part.source, 0, 0, headers=whole)
-        question.stored = part.stored
-        sent = []  # type: list[bool]
-
-        def once() -> "http.client.HTTPResponse":
-            if not sent:
-                sent.append(True)
-                return self.web.send(part)
-            answer = self.web.send(question)
-            if answer.status == 308 and persisted(answer, size) == part.offset:
-                return self.web.send(part)
-            return answer
-
-        return web.patiently(once)
 
 
 def stamp(file: int) -> "tuple[int, int, int, int]":
     facts = os.fstat(file)
     return (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
-
-
-def content_range(at: int, length: int, size: int) -> str:
-    return f"bytes {at}-{at + length - 1}/{size}" if length else f"bytes */{size}"
-
-
-def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
-    """The number of bytes that the service has stored, rounded down to a multiple of 256 KiB
-    unless complete. Without a Range header, it has stored none yet."""
-    header = answer.getheader("Range") or ""
-    end = min(size, int(header.rpartition("-")[2]) + 1) if header else 0
-    return end if end == size else end - end % (1 << 18)
 
 
 def read(source: int, offset: int, length: int, whole: "hashlib._Hash") -> bytes:

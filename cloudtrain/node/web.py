@@ -162,6 +162,52 @@ class Web:
             return answer
         raise Refused(words(answer, body, part))
 
+    def in_pieces(
+        self,
+        request: "dict[str, Any]",
+        source: Any,
+        size: int,
+        piece: int,
+        before: "collections.abc.Callable[[Part], None]" = lambda part: None,
+    ) -> None:
+        """Send a resumable upload; `before` is called with each piece before it is sent.
+        https://cloud.google.com/storage/docs/performing-resumable-uploads"""
+        at = idle = 0
+        while idle < TRIES:
+            length = min(piece, size - at)
+            span = f"{at}-{at + length - 1}" if length else "*"
+            headers = {"Content-Range": f"bytes {span}/{size}"}
+            part = Part(request, source, at, length, headers=headers)
+            before(part)
+            answer = self.one_piece(part, size)
+            if answer.status != 308:
+                if at + length < size:  # it took the question how far it came for the end
+                    text = f"the service ended the object after {at} of {size} bytes, or fewer"
+                    raise Refused(text)
+                return
+            came = persisted(answer, size)
+            idle = idle + 1 if came <= at else 0
+            at = came
+        raise Refused(f"the service keeps only {at} of {size} bytes")
+
+    def one_piece(self, part: Part, size: int) -> "http.client.HTTPResponse":
+        """Send a piece; if the connection breaks, ask the service how many bytes it received."""
+        whole = {"Content-Range": f"bytes */{size}"}
+        question = Part(part.request, part.source, 0, 0, headers=whole)
+        question.stored = part.stored
+        sent = []  # type: list[bool]
+
+        def once() -> "http.client.HTTPResponse":
+            if not sent:
+                sent.append(True)
+                return self.send(part)
+            answer = self.send(question)
+            if answer.status == 308 and persisted(answer, size) == part.offset:
+                return self.send(part)
+            return answer
+
+        return patiently(once)
+
     def forget(self, server: str, connection: "http.client.HTTPConnection") -> None:
         connection.close()
         if self.open.__dict__.get(server) is connection:
@@ -212,6 +258,14 @@ class Web:
         if proxy is not None:
             made.set_tunnel(host, port or 443)
         return made
+
+
+def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
+    """The number of bytes that the service has stored, rounded down to a multiple of 256 KiB
+    unless complete. Without a Range header, it has stored none yet."""
+    header = answer.getheader("Range") or ""
+    end = min(size, int(header.rpartition("-")[2]) + 1) if header else 0
+    return end if end == size else end - end % (1 << 18)
 
 
 def proxy_for(host: str) -> "tuple[str, int] | None":
