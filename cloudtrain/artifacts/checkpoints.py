@@ -17,7 +17,6 @@ from posixpath import basename, dirname, normpath
 from typing import IO
 
 from cloudtrain.artifacts.checkpoint_parts import STATE, torn_checkpoint
-from cloudtrain.artifacts.direct_upload import lock_of, revealed, valid_for
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import (
     Stop,
@@ -30,6 +29,7 @@ from cloudtrain.artifacts.inventory import (
     take_inventory,
 )
 from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.artifacts.uploads import lock_of, revealed, valid_for
 from cloudtrain.core import paths, ship
 from cloudtrain.core.errors import CloudtrainError, NodeError, StoreError
 from cloudtrain.core.model import Artifact, Node
@@ -146,9 +146,8 @@ class _Target:
         """Record the folder as it is: what another task has not changed is none of its files."""
         if self.is_first:
             return
-        task = dirname(self.work)
+        task, what = dirname(self.work), f"cannot record the checkpoint {self.folder}"
         record = script(ship.START, ship.inline("changes"), "restored", task, self.folder)
-        what = f"cannot record the checkpoint {self.folder}"
         run_checked(self.node, record, self.transport, what)
 
     def _holds(self, folder: str, landed: Mapping[str, Artifact], stop: Stop) -> bool:
@@ -347,21 +346,20 @@ class CheckpointContent:
         """Download all files once, checked against the manifest before any node is sent a byte;
         returns the tar's descriptor. Raises StoreError, CloudtrainError."""
         with self._lock:
-            if self._spool is None:
-                self._spool = self._spooled()
+            if self._spool is not None:
+                return self._spool
+            try:
+                file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                self._pack(file)
+                file.flush()
+            except OSError as error:
+                text = f"cannot copy the checkpoint to {tempfile.gettempdir()}"
+                raise CloudtrainError(
+                    f"{text}: {error.strerror or error}",
+                    hint="free some space there, or set TMPDIR to another folder",
+                ) from error
+            self._spool = file.fileno()
             return self._spool
-
-    def _spooled(self) -> int:
-        try:
-            file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-            self._pack(file)
-            file.flush()
-            return file.fileno()
-        except OSError as error:
-            raise CloudtrainError(
-                f"cannot copy the checkpoint to {tempfile.gettempdir()}: {error.strerror or error}",
-                hint="free some space there, or set TMPDIR to another folder",
-            ) from error
 
     def _pack(self, file: IO[bytes]) -> None:
         for path, each in self.files.items():
@@ -369,19 +367,16 @@ class CheckpointContent:
             member.size, member.mtime = each.size, each.mtime // 10**9
             file.write(member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
             content = self._rewritten.get(path)
-            file.writelines([content] if content is not None else self._checked(path))
+            landed = verified(each, self._landed.run, self._landed.store)
+            try:
+                file.writelines(landed if content is None else [content])
+            except StoreError as error:
+                raise error.copy_with(
+                    hint="the checkpoint was changed or damaged in the store: start without it "
+                    "(remove train.checkpoints, or --resume)"
+                ) from error
             file.write(b"\0" * (-each.size % tarfile.BLOCKSIZE))
         file.write(b"\0" * 2 * tarfile.BLOCKSIZE)
-
-    def _checked(self, path: str) -> Iterator[bytes]:
-        """The file's bytes; raises StoreError after the last one if they are not what landed."""
-        try:
-            yield from verified(self.files[path], self._landed.run, self._landed.store)
-        except StoreError as error:
-            raise error.copy_with(
-                hint="the checkpoint was changed or damaged in the store: start without it (remove "
-                "train.checkpoints, or --resume)"
-            ) from error
 
 
 _PATHS = re.compile(rb'^((?:all_)?model_checkpoint_paths?: )"(/[^"\n]*)/([^/"\n]+)"', re.MULTILINE)

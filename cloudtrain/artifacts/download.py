@@ -222,23 +222,19 @@ class FetchedFolder:
         return top in self._tops if slash else path in RECORDS
 
     def _recorded(self) -> set[str]:
+        """Files of earlier fetches. An earlier version recorded none, but marked their folders."""
         with suppress(OSError, ValueError):
             found = json.loads((self.root / FETCHED_FILES).read_bytes())
             if isinstance(found, list):
                 return {path for path in found if isinstance(path, str)}
-        return set(self._of_earlier_version())
-
-    def _of_earlier_version(self) -> Iterable[str]:
-        """Files in folders that it has marked, whose names it did not record."""
         if (self.root / FETCHED_FILES).exists():
-            return
+            return set()
         marked = [self.root] if (self.root / FETCHED).exists() else []
         tops = [self.root / top for top in self._tops if (self.root / top / FETCHED).exists()]
         marked = marked or [top for top in tops if not top.is_symlink()]
-        for folder in marked:
-            for below, _, names in os.walk(folder):
-                for name in names:
-                    yield str(Path(below, name).relative_to(self.root))
+        walked = (each for folder in marked for each in os.walk(folder))
+        files = (Path(below, name) for below, _, names in walked for name in names)
+        return {str(file.relative_to(self.root)) for file in files}
 
 
 def mark_as_fetched(root: Path, tops: Iterable[str]) -> None:

@@ -3,8 +3,7 @@ Only TensorBoard reads them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from cloudtrain.artifacts.download import verified
@@ -14,7 +13,6 @@ from cloudtrain.core.errors import NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.core.shell import script
-from cloudtrain.node.listing import File
 
 MARK = ".tfevents."
 """In the name of every event file: `events.out.tfevents.1795460000.host.123.0.v2`
@@ -66,7 +64,9 @@ def copy_from_node(
     NodeError, NodeUnreachable."""
     work = paths.work_folder(cluster, run, task)
     room, left_out = LARGEST, []
-    for file in listed(node, work, transport):
+    for file in take_inventory(node, work, Wanted(patterns=(PATTERN,)), transport).files:
+        if MARK not in file.path.rpartition("/")[2]:
+            continue
         target = folder / task / file.path
         have = target.stat().st_size if target.exists() else 0
         if have > file.size:  # another file of that name
@@ -81,12 +81,6 @@ def copy_from_node(
     return tuple(left_out)
 
 
-def listed(node: Node, work: str, transport: Transport) -> Iterator[File]:
-    for file in take_inventory(node, work, Wanted(patterns=(PATTERN,)), transport).files:
-        if MARK in file.path.rpartition("/")[2]:
-            yield file
-
-
 def append_from_node(node: Node, path: str, have: int, transport: Transport, target: Path) -> None:
     """Append the bytes after the first `have`, up to `PIECE`."""
     left = PIECE
@@ -99,8 +93,7 @@ def append_from_node(node: Node, path: str, have: int, transport: Transport, tar
             left -= len(data)
             copy.write(data)
 
-        source = os.fsdecode(os.fsencode(f"./{path}"))
-        command = script(READING, source, str(have + 1), str(PIECE))
+        command = script(READING, f"./{path}", str(have + 1), str(PIECE))
         run_checked(node, command, transport, f"cannot send {path}", on_stdout=write)
 
 

@@ -23,9 +23,6 @@ from cloudtrain.node.listing import NAMED, REASONS, File, fitting
 
 T = TypeVar("T")
 
-SILENCE = NODE_SILENT
-"""Seconds without a byte of a listing, checksum or stream after which a node is unreachable."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
@@ -61,12 +58,8 @@ def take_inventory(node: Node, folder: str, wanted: Wanted, transport: Transport
     done = run_program(node, "listing", order, transport, on_stdout=answer.take)
     if done.exit_code != 0:
         raise failed(node, f"cannot list its files in {folder}", done)
-    return within(wanted.limit, answer.parsed(parse_listing))
-
-
-def within(limit: int | None, inventory: Inventory) -> Inventory:
-    """Move what exceeds the limit of unnamed files to `over`: as many files fit as can."""
-    fits = fitting(inventory.files, limit or 0)
+    inventory = answer.parsed(parse_listing)
+    fits = fitting(inventory.files, wanted.limit or 0)  # as many of the unnamed files as can
     return replace(
         inventory,
         files=tuple(file for file in inventory.files if file.named or file.path in fits),
@@ -242,7 +235,7 @@ def run_program(
         stdin=stdin,
         on_stdout=on_stdout,
         on_stderr=on_stderr,
-        timeout=SILENCE,
+        timeout=NODE_SILENT,
     )
 
 
@@ -256,7 +249,7 @@ def run_checked(
     on_stdout: Callable[[bytes], None] | None = None,
 ) -> Completed:
     """Run a command. Raises NodeError if it fails: `what` did not succeed, and why."""
-    done = transport.run(node, command, stdin=stdin, on_stdout=on_stdout, timeout=SILENCE)
+    done = transport.run(node, command, stdin=stdin, on_stdout=on_stdout, timeout=NODE_SILENT)
     if done.exit_code != 0:
         raise failed(node, what, done)
     return done
@@ -314,9 +307,14 @@ class AnswerLines:
         *arguments: str,
     ) -> int:
         """Run a program of node/ and take its answers; returns its exit code."""
-        hear, overhear = self.hear, self.overhear
         return run_program(
-            node, module, orders, transport, *arguments, on_stdout=hear, on_stderr=overhear
+            node,
+            module,
+            orders,
+            transport,
+            *arguments,
+            on_stdout=self.hear,
+            on_stderr=self.overhear,
         ).exit_code
 
     def last_words(self, exit_code: int) -> str:

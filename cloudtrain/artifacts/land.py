@@ -12,11 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain.artifacts.direct_upload import Upload
 from cloudtrain.artifacts.inventory import Inventory, Stop, run_checked, take_inventory
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import LOGS, Manifest, is_record
-from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_record
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
 from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
 from cloudtrain.artifacts.sync import (
@@ -29,6 +27,7 @@ from cloudtrain.artifacts.sync import (
     sync_so_far,
     unchanged,
 )
+from cloudtrain.artifacts.uploads import Upload
 from cloudtrain.console.forwarding import SilentStage
 from cloudtrain.core import paths
 from cloudtrain.core.errors import (
@@ -75,14 +74,13 @@ def land_so_far(
     landing: Landing, run: Run, nodes: Mapping[str, Node], logs: Mapping[str, Path] = NONE
 ) -> Manifest:
     """Land what has changed on the nodes and settled, and local `logs` by name."""
-    ledger = _opened(landing, run)
-    return _land_so_far(landing, ledger, landing.sources(run, nodes), logs)
+    return _land_so_far(landing, run, landing.sources(run, nodes), logs)
 
 
 def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
     """Land the first task's checkpoint folder alone, before an attempt starts from it."""
     held = landing.checkpoint_source(run, nodes)
-    return _land_so_far(landing, _opened(landing, run), [held] if held else [], NONE)
+    return _land_so_far(landing, run, [held] if held else [], NONE)
 
 
 class Pending(NamedTuple):
@@ -260,11 +258,10 @@ def _opened(landing: Landing, run: Run, *, certain: bool = False) -> ManifestWri
 
 
 def _land_so_far(
-    landing: Landing,
-    ledger: ManifestWriter,
-    sources: Sequence[SyncSource],
-    logs: Mapping[str, Path],
+    landing: Landing, run: Run, sources: Sequence[SyncSource], logs: Mapping[str, Path]
 ) -> Manifest:
+    ledger = _opened(landing, run)
+
     def work(source: SyncSource, upload: Upload) -> None:
         _take(sync_so_far(source, ledger, upload), source, ledger, landing.console)
 
@@ -377,22 +374,21 @@ def by_folder(files: Iterable[Pending]) -> str:
 def _land_here(ledger: ManifestWriter, path: str, source: Path | bytes) -> Artifact | None:
     """Land a local file, or these bytes; None if it has already landed unchanged."""
 
-    def read() -> Iterable[bytes]:
-        return [source] if isinstance(source, bytes) else _read(source)
+    def read() -> Iterator[bytes]:
+        if isinstance(source, bytes):
+            yield source
+            return
+        try:
+            with source.open("rb") as file:
+                yield from iter(partial(file.read, 1 << 20), b"")
+        except OSError as error:
+            raise NotLanded(f"{shown(source)}: {error.strerror or error}") from error
 
     landed = ledger.manifest.files.get(path)
     if landed is not None and landed.sha256 == sha256_of(read()):
         return None
     stored = ledger.store.upload(ledger.key(ledger.place(path)), read())
     return ledger.landed(path, replace(stored, md5=""))
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from iter(partial(file.read, 1 << 20), b"")
-    except OSError as error:
-        raise NotLanded(f"{shown(path)}: {error.strerror or error}") from error
 
 
 def _summary(synced: SyncResult) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from posixpath import normpath
 
@@ -88,9 +87,6 @@ class Landing:
                 f"train.checkpoints: {self.checkpoints} is not a folder inside the work folder"
             )
         return folder
-
-    def log_path(self, run: Run) -> Callable[[str, int], Path] | None:
-        return partial(self.logs, run.id) if self.logs else None
 
 
 def own_manifests(records: Records) -> OwnManifests:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tarfile
 import tempfile
 from collections import Counter
@@ -13,19 +12,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
-from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import Checkpoint, OwnManifests
-from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.manifest import Checkpoint, ManifestWriter, OwnManifests
 from cloudtrain.artifacts.spool_archive import (
     LocalSpool,
     SpoolArchive,
     SpoolIndex,
+    SpoolName,
     SpoolUnpackers,
     UnpackingUnavailable,
+    delete_spool,
+    pending_spools,
+    spools_among,
 )
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.core import metrics
@@ -34,6 +34,7 @@ from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import shown, sizes
 from cloudtrain.core.protocols import ArtifactStore, Console, Transport
+from cloudtrain.core.retry import NODE_SILENT
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Command, script
 from cloudtrain.core.store_kinds import is_on_this_machine
@@ -46,41 +47,6 @@ LogPath = Callable[[str, int], Path]
 """Function for the local log of a task's attempt."""
 
 _UNATTENDED = "that nodes stored while no client was connected"
-
-
-def spool_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
-    """Path of an archive in the store. `begun`: Unix time, so that each agent has its own names."""
-    return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
-
-
-class SpoolName(NamedTuple):
-    """One archive in the store; sorts a task's archives in the order of their creation."""
-
-    attempt: int
-    begun: str
-    number: str
-    task: str
-    path: str
-    size: int = 0
-
-
-_NAME = re.compile(r"([a-z][a-z0-9-]*?\d+)\.(\d+)-([0-9a-f]{8})-(\d+)\.tar")
-
-
-def pending_spools(run: str, store: ArtifactStore) -> list[SpoolName]:
-    """Archives that have not been ingested yet."""
-    return spools_among(run, store.list(f"{run}/{formats.ARCHIVES}/"))
-
-
-def spools_among(run: str, stored: Iterable[Artifact]) -> list[SpoolName]:
-    prefix = f"{run}/{formats.ARCHIVES}/"
-    sizes = {found.path: found.size for found in stored if found.path.startswith(prefix)}
-    matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
-    return sorted(
-        SpoolName(int(match[2]), match[3], match[4], match[1], path, sizes[path])
-        for path, match in matches
-        if match and path + formats.ARCHIVE_TAKEN not in sizes
-    )
 
 
 def ingest_spools(
@@ -120,7 +86,8 @@ def ingest_spools_into(
     if news:
         landing.console.say(f"ingesting {counted(news)} {_UNATTENDED}")
     if names:
-        running, log_path = tuple(nodes.values()), landing.log_path(run)
+        running = tuple(nodes.values())
+        log_path = partial(landing.logs, run.id) if landing.logs else None
         _ingest(names, run, ledger, landing.console, running, landing.transport, log_path)
 
 
@@ -152,15 +119,6 @@ def counted(archives: int) -> str:
     return f"{archives} archive{'s' * (archives != 1)}"
 
 
-def delete_spool(names: Sequence[SpoolName], store: ArtifactStore) -> None:
-    """Delete archives, or mark them as taken without the right to delete."""
-    for name in names:
-        try:
-            store.delete(name.path)
-        except CloudtrainError:
-            store.upload(name.path + formats.ARCHIVE_TAKEN, [b""])
-
-
 def can_spool(store: ArtifactStore) -> bool:
     """True unless the store is a folder of this machine, which no node can reach."""
     return not is_on_this_machine(store.uri)
@@ -185,7 +143,7 @@ def report_landed(
         report = json.dumps({"final": final, "files": stamps}).encode("ascii")
         with suppress(CloudtrainError):  # its agent then uploads more than necessary
             folder = source.folder.rpartition("/")[0]
-            transport.run(source.node, report_command(folder), stdin=report, timeout=SILENCE)
+            transport.run(source.node, report_command(folder), stdin=report, timeout=NODE_SILENT)
 
     fan_out(sources, tell, name=lambda source: source.node.name)
 

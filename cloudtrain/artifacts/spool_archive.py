@@ -1,32 +1,34 @@
-"""Contents of a spool archive, and landing its files from a local copy."""
+"""Spool archives: their names in a store, their contents, and landing their files."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from cloudtrain.artifacts.direct_upload import (
+from cloudtrain.artifacts.download import verified
+from cloudtrain.artifacts.inventory import json_line, last_line, run_program
+from cloudtrain.artifacts.manifest import ManifestWriter
+from cloudtrain.artifacts.uploads import (
     Upload,
     lock_of,
     revealed,
     upload_from_node,
     valid_for,
 )
-from cloudtrain.artifacts.download import verified
-from cloudtrain.artifacts.inventory import SILENCE, json_line, last_line, run_program
-from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.core import paths
 from cloudtrain.core.codec import PATH, decode
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import is_inside, shown
-from cloudtrain.core.protocols import Transport
+from cloudtrain.core.protocols import ArtifactStore, Transport
+from cloudtrain.core.retry import NODE_SILENT
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import script
 from cloudtrain.node import formats
@@ -34,6 +36,50 @@ from cloudtrain.node.listing import File
 from cloudtrain.stores.file import sha256_of
 
 _CHUNK = 1 << 20
+
+
+def spool_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
+    """Path of an archive in the store. `begun`: Unix time, so that each agent has its own names."""
+    return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
+
+
+class SpoolName(NamedTuple):
+    """One archive in the store; sorts a task's archives in the order of their creation."""
+
+    attempt: int
+    begun: str
+    number: str
+    task: str
+    path: str
+    size: int = 0
+
+
+_NAME = re.compile(r"([a-z][a-z0-9-]*?\d+)\.(\d+)-([0-9a-f]{8})-(\d+)\.tar")
+
+
+def pending_spools(run: str, store: ArtifactStore) -> list[SpoolName]:
+    """Archives that have not been ingested yet."""
+    return spools_among(run, store.list(f"{run}/{formats.ARCHIVES}/"))
+
+
+def spools_among(run: str, stored: Iterable[Artifact]) -> list[SpoolName]:
+    prefix = f"{run}/{formats.ARCHIVES}/"
+    sizes = {found.path: found.size for found in stored if found.path.startswith(prefix)}
+    matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
+    return sorted(
+        SpoolName(int(match[2]), match[3], match[4], match[1], path, sizes[path])
+        for path, match in matches
+        if match and path + formats.ARCHIVE_TAKEN not in sizes
+    )
+
+
+def delete_spool(names: Sequence[SpoolName], store: ArtifactStore) -> None:
+    """Delete archives, or mark them as taken without the right to delete."""
+    for name in names:
+        try:
+            store.delete(name.path)
+        except CloudtrainError:
+            store.upload(name.path + formats.ARCHIVE_TAKEN, [b""])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +171,7 @@ def parse_index(text: bytes | str, members: Mapping[str, int]) -> SpoolIndex:
 
 # Unpacks spool archives on a node, which downloads them and uploads their files
 # (node/unpacker.py)
-# As in direct_upload.py, a node only gets a presigned request for one object.
+# As in uploads.py, a node only gets a presigned request for one object.
 
 
 PLACE = ".parcel"
@@ -195,7 +241,7 @@ class SpoolUnpackers:
     def _remove(self, node: Node, folder: str) -> None:
         assert self._transport is not None
         with suppress(CloudtrainError):
-            self._transport.run(node, script('rm -rf -- "$1"', folder), timeout=SILENCE)
+            self._transport.run(node, script('rm -rf -- "$1"', folder), timeout=NODE_SILENT)
 
     def _fetched(self, node: Node, folder: str, path: str, size: int) -> dict[str, Any]:
         """Answer of unpacker.py."""

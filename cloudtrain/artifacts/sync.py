@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from cloudtrain.artifacts.checkpoint_parts import Parts, PartSource, find_parts
-from cloudtrain.artifacts.direct_upload import Upload, upload_from_node
 from cloudtrain.artifacts.inventory import Inventory, Stop, Wanted, checksums, take_inventory
-from cloudtrain.artifacts.manifest import Checkpoint
-from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.artifacts.relay import upload_via_client
+from cloudtrain.artifacts.manifest import Checkpoint, ManifestWriter
+from cloudtrain.artifacts.uploads import Upload, store_files
 from cloudtrain.core.errors import CloudtrainError, NodeUnreachable, StepFailed, StoreError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.protocols import ArtifactStore, Transport
@@ -230,20 +228,6 @@ def _outcome(
     )
 
 
-def store_files(
-    node: Node, folder: str, due: Mapping[str, File], upload: Upload
-) -> tuple[dict[str, Artifact], str | None]:
-    """Have the node upload files, by their paths in the store; those that it cannot upload go
-    through this machine. Returns complete files by source, and why some came through this
-    machine."""
-    sent = upload_from_node(node, folder, due, upload)
-    answered = sent.arrived.keys() | sent.changed
-    rest = {key: file for key, file in due.items() if file.source not in answered}
-    why = f"uploading {len(rest)} files through this machine: {sent.why}"
-    detour = why if rest and sent.why is not None else None
-    return sent.arrived | upload_via_client(node, folder, rest, upload), detour
-
-
 class _Carrier:
     def __init__(self, source: SyncSource, ledger: ManifestWriter, upload: Upload) -> None:
         self._source, self._ledger, self._upload = source, ledger, upload
@@ -252,18 +236,14 @@ class _Carrier:
     def bring(self, due: Sequence[File], known: Mapping[str, Artifact]) -> dict[str, Artifact]:
         """Upload `due`; returns landed files by path, without changing or unreadable ones."""
         landed = unchanged(self._source, due, known, self._upload.transport, self._upload.stop)
-        return landed | self._moved([file for file in due if file.path not in landed])
-
-    def _moved(self, changed: Iterable[File]) -> dict[str, Artifact]:
-        """Upload files that differ; one with several names, by links, is uploaded once."""
         names: dict[str, list[File]] = defaultdict(list)
-        for file in changed:
-            names[file.source].append(file)
-        due = {self._key(files[0]): files[0] for files in names.values()}
+        for file in due:  # one with several names, by links, is uploaded once
+            if file.path not in landed:
+                names[file.source].append(file)
+        firsts = {self._key(files[0]): files[0] for files in names.values()}
         node, folder = self._source.node, self._source.folder
-        stored, detour = store_files(node, folder, due, self._upload)
+        stored, detour = store_files(node, folder, firsts, self._upload)
         self.detour = detour or self.detour
-        landed = {}
         for source, artifact in stored.items():
             first, *others = names[source]
             landed[first.path] = self._landed(first, artifact)
@@ -301,16 +281,11 @@ def prove_upload(
         if not arrived or b"".join(store.download(key)) != word.encode():
             raise StoreError(f"{store.uri}/{key} is not what {node.name} uploaded")
     finally:
-        left = _deleted(store, key)
+        try:
+            store.delete(key)
+            end = "deleted"
+        except CloudtrainError as error:
+            end = f"left as {store.uri}/{key}: {error.message}"
     signed = "by the node, with a request signed here"
     way = detour or (signed if store.presigner else "through this machine")
-    return f"{len(word)} bytes {way}; read back and {left or 'deleted'}"
-
-
-def _deleted(store: ArtifactStore, key: str) -> str:
-    """Delete the file; "" once it is gone, else where it is left and why."""
-    try:
-        store.delete(key)
-    except CloudtrainError as error:
-        return f"left as {store.uri}/{key}: {error.message}"
-    return ""
+    return f"{len(word)} bytes {way}; read back and {end}"

@@ -24,7 +24,6 @@ from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
 from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
 from cloudtrain.state.files import write_whole
-from cloudtrain.stores.data import DataStore
 
 SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
 """Folders on local disks that playbooks/base or images of clouds mount, faster than the disk
@@ -58,35 +57,28 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
         return {}
     config, due, signers = session.config, list[Delivery](), dict[str, DataSigner]()
     for name in config.data:
-        store = open_source(config, name)
-        dataset = listing_of(session, run, name, store)
+        store, path = open_source(config, name), session.records.listing_path(run.id, name)
+        dataset = load_listing(path, name, config.data[name])
+        if dataset is None:  # before the run's first attempt
+            dataset = list_dataset(config, name, store)
+            save_listing(path, dataset)
         due += deliveries(session, dataset)
         signers[name] = DataSigner(dataset, store)
     first = {each.place: each for each in reversed(due)}
     stop = Stop()
+    todo = list(first.values())
     with session.console.stage("data", len(first)) as stage:
-
-        def work(delivery: Delivery) -> str:
-            return delivered(session, delivery, signers[delivery.dataset.name], stage, stop)
-
-        todo = list(first.values())
-        found = fan_out(todo, work, name=lambda each: each.node.name, on_interrupt=stop.set)
+        found = fan_out(
+            todo,
+            lambda each: delivered(session, each, signers[each.dataset.name], stage, stop),
+            name=lambda each: each.node.name,
+            on_interrupt=stop.set,
+        )
     folder = {each.place: path for each, path in zip(todo, found, strict=True)}
     by_node: dict[str, dict[str, str]] = {}
     for each in due:
         by_node.setdefault(each.node.name, {})[each.dataset.name] = folder[each.place]
     return by_node
-
-
-def listing_of(session: Session, run: Run, name: str, store: DataStore) -> Dataset:
-    """The listing with which the run began; made and kept before its first attempt."""
-    path = session.records.listing_path(run.id, name)
-    source = session.config.data[name]
-    dataset = load_listing(path, name, source)
-    if dataset is None:
-        dataset = list_dataset(session.config, name, store)
-        save_listing(path, dataset)
-    return dataset
 
 
 def deliveries(session: Session, dataset: Dataset) -> Iterator[Delivery]:

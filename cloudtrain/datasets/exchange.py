@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
-from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line
+from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.core.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import shown
@@ -80,14 +80,9 @@ class Exchange:
 
     def orders(self) -> Iterator[bytes]:
         """Orders for the downloader, as it takes them."""
-        files = self.dataset.files
-        order = {
-            "key": self.dataset.digest,
-            "roots": list(self.roots),
-            "size": self.dataset.size,
-            "files": len(files),
-        }
-        yield json_line(order)
+        dataset, files = self.dataset, self.dataset.files
+        about = {"key": dataset.digest, "size": dataset.size, "files": len(files)}
+        yield json_line({**about, "roots": list(self.roots)})
         self._needed.wait()
         batch = bytearray()
         for number, file in enumerate(files):
@@ -98,7 +93,8 @@ class Exchange:
                 if again is None:
                     return
                 batch += b"".join(self._order(again, files[again]))
-            if self._is_whole(number):
+            at = number // 8
+            if at < len(self._whole) and self._whole[at] >> number % 8 & 1:
                 continue
             for piece in self._order(number, file):
                 batch += piece
@@ -116,12 +112,8 @@ class Exchange:
         self._again.put(None)
 
     def _order(self, number: int, file: DataFile) -> Iterator[bytes]:
-        order: dict[str, object] = {
-            "n": number,
-            "path": file.path,
-            "size": file.size,
-            "md5": file.md5,
-        }
+        order: dict[str, object] = {"n": number, "path": file.path}
+        order.update(size=file.size, md5=file.md5)
         if self.copies:
             mtime = int(file.version.partition("-")[0])  # in ns, as stores/data.py says it
             yield json_line({**order, "copy": self.dataset.key(file), "mtime": mtime})
@@ -157,10 +149,6 @@ class Exchange:
                 piece, rest = piece[:left], piece[left:]
                 at += len(piece)
                 yield piece
-
-    def _is_whole(self, number: int) -> bool:
-        at = number // 8
-        return at < len(self._whole) and bool(self._whole[at] >> number % 8 & 1)
 
     def _take(self, answer: dict[str, Any]) -> None:
         if "at" in answer:

@@ -76,9 +76,11 @@ def _listed(source: DataSource, name: str, store: DataStore) -> Dataset:
                 f"{source.source}: is an object, and objects are below it too",
                 hint=f"write {source.source}/ for those below it",
             )
-        path = _file_name(source.source, single.key)
-        files = [_file(single, path)]
-        return Dataset(name=name, source=source, files=tuple(files), base=single.key, single=True)
+        path = single.key.rpartition("/")[2]
+        if scheme_of(source.source) == "https":
+            path = unquote(urlsplit(source.source).path.rpartition("/")[2])
+        files = (_file(single, path),)
+        return Dataset(name=name, source=source, files=files, base=single.key, single=True)
     if first is None:
         raise StoreError(f"no object under {source.source}", hint="check the URI")
     start = store.prefix.rstrip("/") + "/" if store.prefix else ""
@@ -129,12 +131,6 @@ def _sorted(source: str, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
                 )
             at = file.path.find("/", at + 1)
     return tuple(found)
-
-
-def _file_name(uri: str, key: str) -> str:
-    if scheme_of(uri) == "https":
-        return unquote(urlsplit(uri).path.rpartition("/")[2])
-    return key.rpartition("/")[2]
 
 
 def name_fault(path: str) -> str | None:

@@ -27,7 +27,8 @@ def transfer_cost(config: ClusterConfig, uri: str, location: str, size: int) -> 
     if not location:
         return f"egress is free within one region, else about {between} (estimate)"
     places = list(dict.fromkeys(own.region_of(place) for place in config.placement))
-    free = [place for place in places if _is_free(rates, location, place)]
+    alike = rates.areas.get(location, "(?!)")
+    free = [place for place in places if place == location or re.fullmatch(alike, place)]
     if len(free) == len(places):
         return f"egress is free within {location}"
     if not free:
@@ -40,10 +41,6 @@ def _is_elsewhere(config: ClusterConfig, uri: str) -> bool:
     return config.endpoints.storage is not None and scheme_of(uri) == scheme_of(
         config.artifacts.store or uri
     )
-
-
-def _is_free(rates: Egress, location: str, region: str) -> bool:
-    return region == location or bool(re.fullmatch(rates.areas.get(location, "(?!)"), region))
 
 
 def _dollars(gb_price: float) -> str:

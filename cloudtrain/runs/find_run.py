@@ -9,7 +9,8 @@ from functools import cache, partial
 from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint, torn_part
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.run_index import StoredRuns, clusters_in
-from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools, pending_spools
+from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools
+from cloudtrain.artifacts.spool_archive import pending_spools
 from cloudtrain.away.find_away import attended, find_away
 from cloudtrain.cluster.session import (
     Handle,

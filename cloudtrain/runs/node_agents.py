@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 
-from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.inventory import json_line, last_line
 from cloudtrain.artifacts.landing import own_manifests
-from cloudtrain.artifacts.spool import ingest_spools, spool_name
+from cloudtrain.artifacts.spool import ingest_spools
+from cloudtrain.artifacts.spool_archive import spool_name
+from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.errors import CloudtrainError

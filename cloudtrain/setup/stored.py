@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from cloudtrain.artifacts.direct_upload import Upload, upload_from_node
 from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.artifacts.uploads import Upload, upload_from_node
 from cloudtrain.core import moments
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import StoreError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from cloudtrain.core.cloud import ProxyFault, clouds
 from cloudtrain.core.model import SshProxy
@@ -47,11 +47,10 @@ def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
 
 def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
     """The words of the user's command, with placeholders filled in each word by itself."""
-
-    def filled(word: str) -> str:
-        return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word)
-
-    return tuple(filled(word) for word in shlex.split(template))
+    return tuple(
+        _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word)
+        for word in shlex.split(template)
+    )
 
 
 def anywhere(proxy: SshProxy, values: Mapping[str, str]) -> tuple[str, ...]:
@@ -98,17 +97,11 @@ def where_to_get(program: str) -> str:
 
 def described(text: str, written: str) -> ProxyFailed:
     """The failure, with the hint for what the program has written to stderr."""
-    for each in _faults():
+    proxies = (cloud.ssh_proxy for cloud in clouds() if cloud.ssh_proxy is not None)
+    for each in (*(fault for proxy in proxies for fault in proxy.faults), *_OF_SSH):
         if re.search(each.written, written, re.IGNORECASE):
             return ProxyFailed(text, hint=each.hint, lasting=each.lasting)
     return ProxyFailed(text)
-
-
-def _faults() -> Iterator[ProxyFault]:
-    for cloud in clouds():
-        if cloud.ssh_proxy is not None:
-            yield from cloud.ssh_proxy.faults
-    yield from _OF_SSH
 
 
 _OF_SSH = (

@@ -6,11 +6,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.core.model import Identity, Node
-from cloudtrain.core.protocols import Completed
+from cloudtrain.core.protocols import Completed, Transport
+from cloudtrain.core.retry import AWAY, CLOCK, Clock, Retry
 from cloudtrain.core.shell import AnswerMark, Command
 from cloudtrain.ssh import tcp
 from cloudtrain.ssh.proxy_process import ProxySocket, Turn
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
     from cloudtrain.ssh.channel_io import ControlShell
     from cloudtrain.ssh.connection import SshConnection
-from typing import Any
-
-from cloudtrain.core.protocols import Transport
-from cloudtrain.core.retry import AWAY, CLOCK, Clock, Retry
 
 T = TypeVar("T")
 
@@ -188,6 +185,7 @@ def _short(line: str) -> str:
 
 
 _MOST_CONNECTIONS = 8
+_GONE_HINT = "the node may be starting, stopped or gone: check with `cloudtrain status`"
 
 
 class ConnectionPool:
@@ -232,9 +230,7 @@ class ConnectionPool:
                 try:
                     self._shell = ControlShell(channel)
                 except BROKEN as error:
-                    raise self._unreachable(
-                        f"SSH disconnected: {in_words(error)}", _GONE_HINT
-                    ) from error
+                    raise self._unreachable(f"SSH disconnected: {in_words(error)}") from error
             return self._shell
 
     def proxy_words(self) -> str:
@@ -266,9 +262,7 @@ class ConnectionPool:
             except BROKEN as error:
                 connection.close()
                 if fresh or self._closed:
-                    raise self._unreachable(
-                        f"SSH disconnected: {in_words(error)}", _GONE_HINT
-                    ) from error
+                    raise self._unreachable(f"SSH disconnected: {in_words(error)}") from error
 
     def _connected(self, number: int) -> tuple[SshConnection, bool]:
         """Connection `number`, and whether it was opened just now."""
@@ -340,7 +334,7 @@ class ConnectionPool:
             return tcp.connect(node.address, node.ssh_port, self._timeout)
         except ConnectionRefusedError as error:
             raise self._unreachable(
-                f"nothing listens for SSH at {target} (connection refused)", _GONE_HINT
+                f"nothing listens for SSH at {target} (connection refused)"
             ) from error
         except TimeoutError as error:
             raise self._unreachable(
@@ -350,18 +344,15 @@ class ConnectionPool:
             ) from error
         except socket.gaierror as error:
             raise self._unreachable(
-                f"its address {node.address!r} cannot be resolved: {error.strerror}", _GONE_HINT
+                f"its address {node.address!r} cannot be resolved: {error.strerror}"
             ) from error
         except OSError as error:
             raise self._unreachable(
-                f"no connection to {target}: {error.strerror or error}", _GONE_HINT
+                f"no connection to {target}: {error.strerror or error}"
             ) from error
 
-    def _unreachable(self, what: str, hint: str | None) -> NodeUnreachable:
+    def _unreachable(self, what: str, hint: str | None = _GONE_HINT) -> NodeUnreachable:
         return NodeUnreachable(self._node.name, what, hint=hint)
-
-
-_GONE_HINT = "the node may be starting, stopped or gone: check with `cloudtrain status`"
 
 
 # ── Transport that retries connections to a node that refuses logins for a moment ─────────────

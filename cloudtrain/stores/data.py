@@ -271,7 +271,9 @@ class HttpsData:
             )
         if status in (304, 412):
             return self._changed()
-        text = f"{status} {getattr(error, 'reason', '')}" if status else _words(error)
+        reason = getattr(error, "reason", None) or error
+        words = getattr(reason, "strerror", None) or reason
+        text = f"{status} {getattr(error, 'reason', '')}" if status else words
         return StoreError(f"{self.uri}: {text}", hint="check the URL, then try again")
 
     def _changed(self) -> StoreError:
@@ -297,11 +299,6 @@ def _status(error: object) -> int:
     """HTTP status of an error, or of the cause of ours; 0 if there was no answer."""
     cause = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "__cause__", 0)
     return cause.code if isinstance(cause, urllib.error.HTTPError) else 0
-
-
-def _words(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    return str(getattr(reason, "strerror", None) or reason)
 
 
 def _size(answer: Any) -> int | None:

@@ -52,7 +52,15 @@ class FileStore:
     def check(self) -> None:
         """Check the store; also deletes what killed uploads left more than a day ago."""
         name = f"{PARTIAL}/check-{uuid.uuid4().hex}"
-        self._make()
+        try:  # first, so that an error names the folder as the user wrote it
+            self.root.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # /proc raises this for a new name
+            raise StoreError(
+                f"cannot write to {shown(self.root)}: {error.strerror}",
+                hint="choose a writable folder",
+            ) from error
+        except OSError:
+            pass  # the upload reports it, with a hint
         try:
             self.upload(name, [b"cloudtrain"])
             if b"".join(self.download(name)) != b"cloudtrain":
@@ -65,18 +73,6 @@ class FileStore:
             if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM):
                 raise PermissionsError(error.text, hint=error.hint) from cause
             raise
-
-    def _make(self) -> None:
-        """Create the folder first, so that an error names it as the user wrote it."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError as error:  # /proc raises this for a new name
-            raise StoreError(
-                f"cannot write to {shown(self.root)}: {error.strerror}",
-                hint="choose a writable folder",
-            ) from error
-        except OSError:
-            return  # the first upload reports it, with a hint
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         return self.upload_all({path: data})[0]

@@ -61,7 +61,9 @@ class _Bucket:
         self._retry: Any = DEFAULT_RETRY  # every call here may be repeated
         self._name = name
         self.url = self._endpoint or "https://storage.googleapis.com"
-        credentials, found = self._found()
+        credentials, found = None, os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if not os.environ.get(EMULATOR):  # emulators are used without credentials
+            credentials, found = identity.find()
         self._of_somebody = credentials is not None
         self._client = self._connected(credentials, project or found)
         payer = _payer(credentials, project or found) if wishes.requester_pays else None
@@ -76,12 +78,6 @@ class _Bucket:
             endpoint=self._endpoint,
             retry=self._retry,
         )
-
-    def _found(self) -> tuple[Any, str | None]:
-        """Credentials and project. Emulators are used without credentials."""
-        if os.environ.get(EMULATOR):
-            return None, os.environ.get("GOOGLE_CLOUD_PROJECT")
-        return identity.find()
 
     def _connected(self, credentials: Any, project: str | None = None) -> Any:
         from requests.adapters import HTTPAdapter

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.inventory import Wanted, take_inventory
-from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.manifest import ManifestWriter
 from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import renew_agents

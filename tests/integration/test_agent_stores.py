@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.artifacts.spool import ingest_spools, pending_spools
+from cloudtrain.artifacts.spool import ingest_spools
+from cloudtrain.artifacts.spool_archive import pending_spools
 from cloudtrain.stores import open_store
 from cloudtrain.stores.presign import gs
 from tests.standins.stores import KINDS, Store

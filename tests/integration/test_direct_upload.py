@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.direct_upload import Upload, UploadResult, revealed, upload_from_node
 from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.artifacts.uploads import Upload, UploadResult, revealed, upload_from_node
 from cloudtrain.core.errors import NotLanded
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import is_inside

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.artifacts.spool import ingest_spools, pending_spools
+from cloudtrain.artifacts.spool import ingest_spools
+from cloudtrain.artifacts.spool_archive import pending_spools
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json
 from cloudtrain.core import paths

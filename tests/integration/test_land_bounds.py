@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts import inventory, relay
+from cloudtrain.artifacts import inventory, uploads
 from cloudtrain.artifacts.land import pending_files
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.core.errors import NotLanded
@@ -85,7 +85,7 @@ def test_an_answer_without_end_is_given_up_and_fails_its_node_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, program: str, script: str
 ) -> None:
     monkeypatch.setattr(inventory, "LISTED", 1 << 20)
-    monkeypatch.setattr(relay, "GROWTH", 1 << 20)
+    monkeypatch.setattr(uploads, "GROWTH", 1 << 20)
     for task in ("chief0", "worker0"):
         cluster.write(task, "output/good", "good")
     instead_of(cluster, program, script)
@@ -97,7 +97,7 @@ def test_an_answer_without_end_is_given_up_and_fails_its_node_alone(
 def test_a_file_far_larger_than_it_was_listed_goes_to_no_store(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "GROWTH", 1 << 20)
+    monkeypatch.setattr(uploads, "GROWTH", 1 << 20)
     cluster.write("worker0", "output/small", "small")
     large = cluster.folder.parent / "output"
     large.mkdir()

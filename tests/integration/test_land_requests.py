@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.artifacts.land import Closing, land_so_far
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.artifacts.spool import spool_name
+from cloudtrain.artifacts.spool_archive import spool_name
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import ArtifactStore, StoreBackend

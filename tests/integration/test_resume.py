@@ -11,9 +11,9 @@ import pytest
 
 from cloudtrain.artifacts import checkpoints
 from cloudtrain.artifacts.checkpoints import put_checkpoints, step_of, stored_checkpoint
-from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.land import take_checkpoint
-from cloudtrain.artifacts.spool import spool_name
+from cloudtrain.artifacts.spool_archive import spool_name
+from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.core.errors import NodesError, StoreError
 from cloudtrain.core.model import ClusterConfig, NodeGroup
 from cloudtrain.core.protocols import StoreBackend

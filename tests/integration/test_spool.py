@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.artifacts.spool import pending_spools, spool_name
+from cloudtrain.artifacts.spool_archive import pending_spools, spool_name
 from cloudtrain.core.errors import StoreError
 from tests.support.landing_parts import RUN
 from tests.support.spool_parts import FOLDER, Yard, checkpoint, yard

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.manifest import ManifestWriter
 from cloudtrain.core.errors import NoBucketError, StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.stores import open_store

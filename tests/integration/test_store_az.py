@@ -20,7 +20,7 @@ import pytest
 import requests
 from azure.core.pipeline.transport import RequestsTransport
 
-from cloudtrain.artifacts.direct_upload import revealed
+from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,

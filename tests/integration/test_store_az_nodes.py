@@ -16,9 +16,9 @@ import azure.identity
 import pytest
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient, ContainerClient
 
-from cloudtrain.artifacts import direct_upload
-from cloudtrain.artifacts.direct_upload import Upload, UploadResult, upload_from_node
+from cloudtrain.artifacts import uploads
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.uploads import Upload, UploadResult, upload_from_node
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import File
@@ -162,7 +162,7 @@ def test_what_is_refused_is_told_in_azures_words(place: Place, proxy: Between) -
 
 
 def test_a_right_that_has_ended_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_upload, "LASTS", -60.0)
+    monkeypatch.setattr(uploads, "LASTS", -60.0)
     place.put("x", b"1")
     sent = place.send("x")
     assert sent.arrived == {}

@@ -26,8 +26,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from cloudtrain.artifacts.direct_upload import Upload, UploadResult, revealed, upload_from_node
 from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.artifacts.uploads import Upload, UploadResult, revealed, upload_from_node
 from cloudtrain.core.errors import CredentialsError, PermissionsError, StoreError
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.protocols import ArtifactStore

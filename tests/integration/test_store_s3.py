@@ -21,8 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cloudtrain.artifacts.direct_upload import Upload, UploadResult, upload_from_node
 from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.uploads import Upload, UploadResult, upload_from_node
 from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
@@ -248,7 +248,7 @@ def test_what_is_refused_comes_the_other_way_and_its_upload_is_ended(
 def test_a_request_that_expired_comes_the_other_way(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.artifacts.direct_upload.LASTS", 1.0)
+    monkeypatch.setattr("cloudtrain.artifacts.uploads.LASTS", 1.0)
     cluster = landing_cluster(tmp_path, tasks=1)
     cluster.write("chief0", "output/x", "1")
     world.faults.arm(Fault(kind="delay", action="PUT *output/x*", seconds=2.5))

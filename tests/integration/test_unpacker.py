@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.direct_upload import lock_of, revealed
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.artifacts.spool import ingest_spools, pending_spools
+from cloudtrain.artifacts.spool import ingest_spools
+from cloudtrain.artifacts.spool_archive import pending_spools
+from cloudtrain.artifacts.uploads import lock_of, revealed
 from cloudtrain.core import ship
 from cloudtrain.core.errors import CloudtrainError, NodeUnreachable, StoreError
 from cloudtrain.core.model import Artifact

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.direct_upload import Upload, UploadResult, upload_from_node
+from cloudtrain.artifacts.uploads import Upload, UploadResult, upload_from_node
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload
 from cloudtrain.core.shell import Secret
 from cloudtrain.node import client, uploader

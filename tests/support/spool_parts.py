@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.artifacts.spool import ingest_spools, spool_name
+from cloudtrain.artifacts.spool import ingest_spools
+from cloudtrain.artifacts.spool_archive import spool_name
 from cloudtrain.core import paths
 from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.node import archiver

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtrain.artifacts.spool import pending_spools, spool_name
+from cloudtrain.artifacts.spool_archive import pending_spools, spool_name
 from cloudtrain.core.errors import PermissionsError
 from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.node import archiver, listing

@@ -67,7 +67,7 @@ def blob_sas(
     over TLS. https://learn.microsoft.com/rest/api/storageservices/create-service-sas
     https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas
     """
-    start, end = "", _text(min(expires, key.expires))
+    start, end = "", _moment(min(expires, key.expires)).strftime("%Y-%m-%dT%H:%M:%SZ")
     protocol = "https" if https else ""
     policy, address, snapshot, scope, answer = "", "", "", "", [""] * 5
     # After the key's facts: on whose behalf, and the correlation id of the customer's log.
@@ -121,10 +121,6 @@ class DelegationKey:
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(int(seconds), timezone.utc)
-
-
-def _text(seconds: float) -> str:
-    return _moment(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # ── requests ───────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -152,19 +152,15 @@ class S3Presigner:
         """Existing parts by the names that nodes give them; None if their sizes are not ours."""
         blocks = set()
         with suppress(self._client.exceptions.ClientError):
-            for number, part_size, etag in self._parts(key, upload):
-                offset = (number - 1) * length
-                if part_size != min(length, size - offset):
+            listing = self._client.get_paginator("list_parts")
+            pages = listing.paginate(Bucket=self._bucket, Key=key, UploadId=upload)
+            for part in (each for page in pages for each in page.get("Parts", ())):
+                offset = (part["PartNumber"] - 1) * length
+                if part["Size"] != min(length, size - offset):
                     return None
                 with suppress(ValueError):  # not an MD5: the part is sent again
-                    blocks.add(block(offset, bytes.fromhex(etag)))
+                    blocks.add(block(offset, bytes.fromhex(part["ETag"].strip('"'))))
         return frozenset(blocks)
-
-    def _parts(self, key: str, upload: str) -> Iterator[tuple[int, int, str]]:
-        pages = self._client.get_paginator("list_parts")
-        for page in pages.paginate(Bucket=self._bucket, Key=key, UploadId=upload):
-            for part in page.get("Parts", ()):
-                yield part["PartNumber"], part["Size"], part["ETag"].strip('"')
 
     def _abort(self, key: str, upload: str) -> None:
         with suppress(self._client.exceptions.ClientError):
@@ -303,10 +299,8 @@ class ReadUrls:
 
     def _theirs(self, key: str, version: str, seconds: int) -> str:
         params = {"Bucket": self._bucket, "Key": key, "IfMatch": version, **self._payer}
-        url: str = self._client.generate_presigned_url(
-            "get_object", Params=params, ExpiresIn=seconds
-        )
-        return url
+        sign = self._client.generate_presigned_url
+        return str(sign("get_object", Params=params, ExpiresIn=seconds))
 
     def _ours(self, start: str, key: str, version: str, seconds: int) -> str:
         from botocore.auth import AUTH_TYPE_MAPS  # another signer with botocore's `crt`
@@ -317,12 +311,10 @@ class ReadUrls:
         request = AWSRequest("GET", start + encoded(key), headers={"If-Match": version})
         signer = AUTH_TYPE_MAPS["s3v4-query"]
         signer(frozen, "s3", region, expires=seconds).add_auth(request)
-        url: str = request.url
-        return url
+        return str(request.url)
 
 
 def encoded(key: str) -> str:
     from botocore.compat import quote
 
-    text: str = quote(key.encode("utf-8", "surrogatepass"), safe=UNRESERVED)
-    return text
+    return str(quote(key.encode("utf-8", "surrogatepass"), safe=UNRESERVED))
