@@ -66,13 +66,13 @@ def put_checkpoints(
     usable = own is not None and own.folder == folder and torn_part(own) is None
     landed = own if usable else source
     stop = Stop()
-
-    def target(task: str, node: Node) -> _Target:
-        work = paths.work_folder(run.cluster, run.id, task)
-        return _Target(node, work, folder, transport, is_first=task == run.tasks[0].name)
+    works = {task: paths.work_folder(run.cluster, run.id, task) for task in nodes}
+    targets = [
+        _Target(node, works[task], folder, transport, is_first=task == run.tasks[0].name)
+        for task, node in nodes.items()
+    ]
 
     def on_all(work: Callable[[_Target], None]) -> None:
-        targets = [target(task, node) for task, node in nodes.items()]
         fan_out(targets, work, name=lambda each: each.node.name, on_interrupt=stop.set)
 
     if landed is None:

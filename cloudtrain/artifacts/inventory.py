@@ -307,14 +307,9 @@ class AnswerLines:
         *arguments: str,
     ) -> int:
         """Run a program of node/ and take its answers; returns its exit code."""
+        hear, overhear = self.hear, self.overhear
         return run_program(
-            node,
-            module,
-            orders,
-            transport,
-            *arguments,
-            on_stdout=self.hear,
-            on_stderr=self.overhear,
+            node, module, orders, transport, *arguments, on_stdout=hear, on_stderr=overhear
         ).exit_code
 
     def last_words(self, exit_code: int) -> str:

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.artifacts.inventory import Inventory, Stop, run_checked, take_inventory
-from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_record
-from cloudtrain.artifacts.run_index import RECORD, index, record_of
-from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
-from cloudtrain.artifacts.sync import (
+from cloudtrain.artifacts.landing import (
+    Landing,
     SyncResult,
     SyncSource,
     files_by_disk,
@@ -27,6 +24,9 @@ from cloudtrain.artifacts.sync import (
     sync_so_far,
     unchanged,
 )
+from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_record
+from cloudtrain.artifacts.run_index import RECORD, index, record_of
+from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
 from cloudtrain.artifacts.uploads import Upload
 from cloudtrain.console.forwarding import SilentStage
 from cloudtrain.core import paths
@@ -241,12 +241,8 @@ def not_landed(error: CloudtrainError) -> CloudtrainError:
     if len(failures) == 1 and isinstance(error, kind):
         return error.copy_with()
     hints = [each.hint for each in failures if isinstance(each, CloudtrainError) and each.hint]
-    return kind(
-        "\n".join(dict.fromkeys(str(each) for each in failures)),
-        hint=hints[0]
-        if hints
-        else "the nodes are kept; run the command again to land what is missing",
-    )
+    hints += ["the nodes are kept; run the command again to land what is missing"]
+    return kind("\n".join(dict.fromkeys(str(each) for each in failures)), hint=hints[0])
 
 
 def _opened(landing: Landing, run: Run, *, certain: bool = False) -> ManifestWriter:

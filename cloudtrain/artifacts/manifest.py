@@ -215,11 +215,11 @@ class OwnManifests:
     folder: Path
 
     def has(self, run: str, data: bytes) -> bool:
-        return _digest(data) in self._known(run)
+        return hashlib.sha256(data).hexdigest() in self._known(run)
 
     def about_to_write(self, run: str, data: bytes) -> None:
         """Record it before the store has it. One that a full disk does not take is read whole."""
-        digests = [*self._known(run), _digest(data)][-KEPT:]
+        digests = [*self._known(run), hashlib.sha256(data).hexdigest()][-KEPT:]
         with suppress(CloudtrainError):
             make_folder(self.folder)
             write_whole(self.folder / run, "\n".join(digests).encode("ascii"))
@@ -248,10 +248,6 @@ def unproven(manifest: Manifest) -> Manifest:
         for path, each in manifest.files.items()
     }
     return replace(manifest, files=files, complete=False, landed_attempts={})
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 # ── Writes a run's manifest while files land, and checks it against what the store holds ──────

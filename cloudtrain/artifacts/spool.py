@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
-from cloudtrain.artifacts.landing import Landing
+from cloudtrain.artifacts.landing import Landing, SyncSource
 from cloudtrain.artifacts.manifest import Checkpoint, ManifestWriter, OwnManifests
 from cloudtrain.artifacts.spool_archive import (
     LocalSpool,
@@ -27,7 +27,6 @@ from cloudtrain.artifacts.spool_archive import (
     pending_spools,
     spools_among,
 )
-from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.core import metrics
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node

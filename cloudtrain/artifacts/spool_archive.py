@@ -15,13 +15,7 @@ from typing import IO, Any, NamedTuple
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import json_line, last_line, run_program
 from cloudtrain.artifacts.manifest import ManifestWriter
-from cloudtrain.artifacts.uploads import (
-    Upload,
-    lock_of,
-    revealed,
-    upload_from_node,
-    valid_for,
-)
+from cloudtrain.artifacts.uploads import Upload, lock_of, revealed, upload_from_node, valid_for
 from cloudtrain.core import paths
 from cloudtrain.core.codec import PATH, decode
 from cloudtrain.core.errors import CloudtrainError, NodeError
@@ -253,12 +247,8 @@ class SpoolUnpackers:
             raise UnpackingUnavailable(error.message) from error
         if request is None:
             raise UnpackingUnavailable("the store cannot presign a download for a node")
-        order = {
-            "folder": folder,
-            "lock": lock_of(folder),
-            "request": revealed(request),
-            "size": size,
-        }
+        order = {"folder": folder, "lock": lock_of(folder), "size": size}
+        order["request"] = revealed(request)
         done = run_program(node, "unpacker", json_line(order), self._transport)
         try:
             facts = json.loads(done.stdout.splitlines()[-1])

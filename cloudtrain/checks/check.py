@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 
 from cloudtrain import catalog
-from cloudtrain.artifacts.sync import prove_upload
+from cloudtrain.artifacts.landing import prove_upload
 from cloudtrain.catalog import reported
 from cloudtrain.catalog.gpus import is_older
 from cloudtrain.catalog.offers import plain_machines

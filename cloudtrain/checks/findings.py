@@ -36,12 +36,11 @@ from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import Finding, RentsMachines
 from cloudtrain.core.retry import CLOCK
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
-from cloudtrain.datasets.fit import too_small
+from cloudtrain.datasets.estimates import landing_rate, too_small, transfer_cost
 from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
-from cloudtrain.datasets.transfer import landing_rate, transfer_cost
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import git
-from cloudtrain.ssh.proxy_process import connect, is_installed
+from cloudtrain.ssh.sockets import connect, is_installed
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, jump_command, own_command, where_to_get
 
 

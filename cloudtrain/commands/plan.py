@@ -29,7 +29,7 @@ from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.config.location import location_of, placed
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, NodePlan, Plan
-from cloudtrain.datasets.transfer import landing_rate, reading_rate
+from cloudtrain.datasets.estimates import landing_rate, reading_rate
 from cloudtrain.money.estimate import Estimate, budget_seconds, estimate
 from cloudtrain.money.node_parts import after_the_end
 from cloudtrain.training.strategies import enforced_lifetime

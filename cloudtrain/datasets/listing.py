@@ -16,7 +16,7 @@ from cloudtrain.core.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.core.model import ClusterConfig, DataSource
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import StoredObject
@@ -37,8 +37,33 @@ def list_dataset(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
     """List a dataset of the config, whose store is open. Raises DataError for a dataset without
     objects, with a name that no file can have, or with an object that cannot be read;
     CredentialsError, PermissionsError."""
+    source = config.data[name]
     with named(name):
-        return _listed(config.data[name], name, store)
+        as_folder = source.source.endswith("/")
+        single = None if as_folder else store.stat()
+        below = iter(store.objects())
+        try:
+            first = next(below, None)
+        except PermissionsError:
+            if single is None:
+                raise
+            first = None  # one object needs no right to list
+        if single is not None and not single.is_folder:
+            if first is not None:
+                raise StoreError(
+                    f"{source.source}: is an object, and objects are below it too",
+                    hint=f"write {source.source}/ for those below it",
+                )
+            path = single.key.rpartition("/")[2]
+            if scheme_of(source.source) == "https":
+                path = unquote(urlsplit(source.source).path.rpartition("/")[2])
+            files = (_file(single, path),)
+            return Dataset(name=name, source=source, files=files, base=single.key, single=True)
+        if first is None:
+            raise StoreError(f"no object under {source.source}", hint="check the URI")
+        start = store.prefix.rstrip("/") + "/" if store.prefix else ""
+        found = _files(chain([first], below), start)
+        return Dataset(name=name, source=source, files=_sorted(source.source, found), base=start)
 
 
 def open_source(config: ClusterConfig, name: str) -> DataStore:
@@ -58,34 +83,6 @@ def _has_the_endpoint(config: ClusterConfig, uri: str) -> bool:
         return scheme_of(config.artifacts.store) == scheme_of(uri)
     cloud = cloud_of(config.provider)
     return cloud is None or cloud.store_scheme == scheme_of(uri)
-
-
-def _listed(source: DataSource, name: str, store: DataStore) -> Dataset:
-    as_folder = source.source.endswith("/")
-    single = None if as_folder else store.stat()
-    below = iter(store.objects())
-    try:
-        first = next(below, None)
-    except PermissionsError:
-        if single is None:
-            raise
-        first = None  # one object needs no right to list
-    if single is not None and not single.is_folder:
-        if first is not None:
-            raise StoreError(
-                f"{source.source}: is an object, and objects are below it too",
-                hint=f"write {source.source}/ for those below it",
-            )
-        path = single.key.rpartition("/")[2]
-        if scheme_of(source.source) == "https":
-            path = unquote(urlsplit(source.source).path.rpartition("/")[2])
-        files = (_file(single, path),)
-        return Dataset(name=name, source=source, files=files, base=single.key, single=True)
-    if first is None:
-        raise StoreError(f"no object under {source.source}", hint="check the URI")
-    start = store.prefix.rstrip("/") + "/" if store.prefix else ""
-    found = _files(chain([first], below), start)
-    return Dataset(name=name, source=source, files=_sorted(source.source, found), base=start)
 
 
 def _files(objects: Iterable[StoredObject], start: str) -> Iterator[DataFile]:

@@ -68,9 +68,9 @@ def say(text: str) -> None:
 
 
 class Agent:
-    """The order has patterns and checkpoint as in artifacts/sync.py; tickets, each for one archive;
-    Unix times `until` (end of the tickets), `end` (of the node), `last` (last sync) and `stop`
-    (SIGTERM to the task), which may be infinite; times in seconds."""
+    """The order has patterns and checkpoint as in artifacts/landing.py; tickets, each for one
+    archive; Unix times `until` (end of the tickets), `end` (of the node), `last` (last sync) and
+    `stop` (SIGTERM to the task), which may be infinite; times in seconds."""
 
     def __init__(self, order: "dict[str, Any]", home: bytes) -> None:
         self.order = order
@@ -225,7 +225,10 @@ class Agent:
         for unit in units:
             size = sum(each.size for each in unit)
             if size > archiver.LIMIT:
-                self.leave(unit)
+                for each in unit:
+                    if self.kept.get(each.path) is None:
+                        say(f"too large for an archive, skipped: {each.path!a}")
+                        self.kept[each.path] = ""
             elif not chosen or size <= room:
                 chosen += unit
                 room -= size
@@ -248,12 +251,6 @@ class Agent:
                 folder = listing.top_of(each.path[len(formats.ARCHIVED_WORK) :])
                 sizes[folder] = sizes.get(folder, 0) + each.size
         return dict(sorted(sizes.items(), key=lambda item: -item[1])[:LEFT])
-
-    def leave(self, unit: "list[listing.File]") -> None:
-        for each in unit:
-            if self.kept.get(each.path) is None:
-                say(f"too large for an archive, skipped: {each.path!a}")
-                self.kept[each.path] = ""
 
     def is_checkpoint(self, each: "listing.File") -> bool:
         inside = f"{formats.ARCHIVED_WORK}{self.folder}/"

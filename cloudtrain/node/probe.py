@@ -183,9 +183,8 @@ class Call:
         self.got = b""
         self.socket = None  # type: socket.socket | None
         try:
-            family, kind, proto, _, address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[
-                0
-            ]
+            found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+            family, kind, proto, _, address = found[0]
             self.socket = socket.socket(family, kind, proto)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.socket.setblocking(False)

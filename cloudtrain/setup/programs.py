@@ -154,7 +154,7 @@ class Server:
                 self.stop.check()
 
         try:
-            exit_code = answers.run(node, "environment_server", orders(), self.transport)
+            exit_code = answers.run(node, "environment_archive", orders(), self.transport, "serve")
             self._fault = self._fault or answers.last_words(exit_code)
         except CloudtrainError as error:
             self._fault = error.message

@@ -13,8 +13,7 @@ from typing import Any
 
 from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.core.model import Node
-from cloudtrain.ssh.proxy_process import ProxySocket
-from cloudtrain.ssh.tcp import TunedSocket
+from cloudtrain.ssh.sockets import ProxySocket, TunedSocket
 
 # paramiko imports invoke only to run `Match exec` lines of ~/.ssh/config, which we never read:
 # without it a third of paramiko's import time is saved.

@@ -13,8 +13,7 @@ from cloudtrain.core.model import Identity, Node
 from cloudtrain.core.protocols import Completed, Transport
 from cloudtrain.core.retry import AWAY, CLOCK, Clock, Retry
 from cloudtrain.core.shell import AnswerMark, Command
-from cloudtrain.ssh import tcp
-from cloudtrain.ssh.proxy_process import ProxySocket, Turn
+from cloudtrain.ssh.sockets import ProxySocket, TunedSocket, Turn
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, in_words
 
 if TYPE_CHECKING:
@@ -201,7 +200,7 @@ class ConnectionPool:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._connections: dict[int, SshConnection] = {}
-        self._connecting: tcp.TunedSocket | ProxySocket | Turn | None = None
+        self._connecting: TunedSocket | ProxySocket | Turn | None = None
         self._proxy: ProxySocket | None = None
         self._shell_lock = threading.Lock()
         self._shell: ControlShell | None = None
@@ -325,13 +324,14 @@ class ConnectionPool:
         found = self._unreachable(error.text, error.hint or _GONE_HINT)
         return found.copy_with(lasting=True, exit_code=4) if error.lasting else found
 
-    def _dial(self) -> tcp.TunedSocket | ProxySocket:
+    def _dial(self) -> TunedSocket | ProxySocket:
         if self._node.ssh_proxy:
             return self._through_proxy()
         node = self._node
         target = f"{node.address}:{node.ssh_port}"
         try:
-            return tcp.connect(node.address, node.ssh_port, self._timeout)
+            address = node.address, node.ssh_port
+            return TunedSocket(socket.create_connection(address, self._timeout))
         except ConnectionRefusedError as error:
             raise self._unreachable(
                 f"nothing listens for SSH at {target} (connection refused)"

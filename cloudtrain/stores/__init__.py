@@ -43,23 +43,18 @@ def open_store(
     if kind is None:
         forms = ", ".join(each.form for each in KINDS)
         raise UsageError(f"{field}: {uri}: unknown kind of store", hint=f"use {forms}")
-    if kind.package:
-        _refuse_missing(uri, kind, field)
-    module = importlib.import_module(f"cloudtrain.stores.{kind.scheme}")
-    store: StoreBackend = module.opened(uri, endpoint=endpoint, project=project, wishes=wishes)
-    return store
-
-
-def _refuse_missing(uri: str, kind: StoreKind, field: str) -> None:
     try:
-        found = importlib.util.find_spec(kind.package)
+        is_missing = kind.package != "" and importlib.util.find_spec(kind.package) is None
     except ModuleNotFoundError:  # its namespace package does not exist
-        found = None
-    if found is None:
+        is_missing = True
+    if is_missing:
         raise UsageError(
             f"{field}: {uri}: needs {kind.package}, which is not installed",
             hint=install_hint(extra_of(kind)),
         )
+    module = importlib.import_module(f"cloudtrain.stores.{kind.scheme}")
+    store: StoreBackend = module.opened(uri, endpoint=endpoint, project=project, wishes=wishes)
+    return store
 
 
 def extra_of(kind: StoreKind) -> str:

@@ -115,7 +115,11 @@ class FileStore:
                 with _explained(self._file(path)):
                     name = path.rpartition("/")[2]
                     os.replace(partial, name, src_dir_fd=beside, dst_dir_fd=folder)
-            _sync_folder(folder)
+            try:  # to the disk, too: the nodes' copies may be deleted next
+                os.fsync(folder)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of some network mounts
+                    raise
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         folder, _, name = prefix.rpartition("/")
@@ -299,15 +303,6 @@ def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
     finally:
         os.close(descriptor)
     return size, digest.hexdigest()
-
-
-def _sync_folder(descriptor: int) -> None:
-    """Sync the new name to the disk too: the nodes' copies may be deleted next."""
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # unsupported by some network mounts
-            raise
 
 
 def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:

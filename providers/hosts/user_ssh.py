@@ -21,7 +21,7 @@ from cloudtrain.core.model import Host, SshProxy
 from cloudtrain.core.retry import HOST_ANSWER, Retry
 from cloudtrain.core.shell import AnswerMark, script
 from cloudtrain.core.task_id import TaskId
-from cloudtrain.ssh import proxy_process
+from cloudtrain.ssh import sockets
 from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, in_words, jump_command
 
 # Without a handler Python prints what paramiko's thread logs of a connection that breaks, with its
@@ -255,7 +255,7 @@ def _connect(
 def _through(name: str, proxy: tuple[str, ...]) -> object:
     """The pipes of the command, in a socket's place; None without one."""
     try:
-        return proxy_process.connect(proxy) if proxy else None
+        return sockets.connect(proxy) if proxy else None
     except ProxyFailed as error:
         unreachable = NodeUnreachable(name, error.text, hint=error.hint)
         raise unreachable.copy_with(lasting=error.lasting) from error

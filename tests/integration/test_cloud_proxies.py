@@ -148,9 +148,7 @@ def test_a_program_that_hangs_is_ended_at_the_limit(
     clis: CloudClis, server: SshdNode, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     clis.set("hangs")
-    monkeypatch.setattr(
-        "cloudtrain.ssh.proxy_process.ProxySocket.await_answer.__defaults__", (1.5,)
-    )
+    monkeypatch.setattr("cloudtrain.ssh.sockets.ProxySocket.await_answer.__defaults__", (1.5,))
     with (
         SshTransport(server.identity) as ssh,
         pytest.raises(NodeUnreachable, match=r"gave no connection within 1.5 s"),

@@ -146,7 +146,7 @@ def test_a_builder_that_is_killed_while_it_serves_lets_the_others_create_their_o
 ) -> None:
     packed = parts.pack(transport, BUILDER)
     (other,) = nodes("other")
-    transport.kill("environment_server", 1)
+    transport.kill("environment_archive serve", 1)
     with pytest.raises((NodeError, NoRoute)):
         parts.fetch(transport, other, packed)
     assert not transport.is_whole(other, whole)

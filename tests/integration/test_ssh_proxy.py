@@ -20,9 +20,9 @@ from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.shell import command, script
-from cloudtrain.ssh import proxy_process
+from cloudtrain.ssh import sockets
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
-from cloudtrain.ssh.proxy_process import AT_ONCE, ProxySocket, connect
+from cloudtrain.ssh.sockets import AT_ONCE, ProxySocket, connect
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, jump_command
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.behind import Behind, behind_jump_host, users_ssh
@@ -280,7 +280,7 @@ def test_a_program_that_gives_no_connection_is_ended_at_the_limit(
 def test_a_program_that_heeds_neither_the_end_of_its_input_nor_term_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_process, "PROXY_END", 0.2)
+    monkeypatch.setattr(sockets, "PROXY_END", 0.2)
     stubborn = program(
         tmp_path, "stubborn", "trap '' TERM; echo SSH-2.0-x; while :; do sleep 0.1; done"
     )

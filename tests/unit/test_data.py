@@ -28,7 +28,7 @@ from cloudtrain.core.model import (
 from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
-from cloudtrain.datasets.fit import too_small
+from cloudtrain.datasets.estimates import landing_rate, reading_rate, too_small, transfer_cost
 from cloudtrain.datasets.listing import (
     LONGEST_NAME,
     DataSigner,
@@ -36,7 +36,6 @@ from cloudtrain.datasets.listing import (
     name_fault,
     open_source,
 )
-from cloudtrain.datasets.transfer import landing_rate, reading_rate, transfer_cost
 
 GB = 10**9
 

@@ -55,6 +55,8 @@ class GooglePresigner:
         self._client, self._name, self._prefix = client, name, prefix
         self._connected, self._endpoint, self._retry = connected, endpoint, retry
         self._payer = payer
+        self._base = client._connection.API_BASE_URL
+        self._objects = f"/storage/v1/b/{quote(name, safe='')}/o"
         self._bucket: Any = client.bucket(name)
         self._tokens = DownscopedTokens(credentials, name, self._begun) if credentials else None
 
@@ -78,10 +80,7 @@ class GooglePresigner:
         return PresignedRequest(url=Secret(self._media(key)), method="GET", headers=right)
 
     def _media(self, key: str) -> str:
-        bucket = (
-            f"{self._client._connection.API_BASE_URL}/storage/v1/b/{quote(self._name, safe='')}"
-        )
-        return f"{bucket}/o/{quote(key, safe='')}?alt=media"
+        return f"{self._base}{self._objects}/{quote(key, safe='')}?alt=media"
 
     def sign_read(
         self, key: str, version: str, *, inside: str, expires_in: float
@@ -145,10 +144,7 @@ class GooglePresigner:
         name = json.dumps(key).replace("{", r"\u007b")
         facts = f'{{"name": {name}, "contentType": "{BYTES}", "md5Hash": "{{md5}}"}}'
         return PresignedRequest(
-            url=Secret(
-                f"{self._client._connection.API_BASE_URL}/upload/storage/v1/b/"
-                f"{quote(self._name, safe='')}/o?uploadType=multipart"
-            ),
+            url=Secret(f"{self._base}/upload{self._objects}?uploadType=multipart"),
             method="POST",
             headers={"Content-Type": f'multipart/related; boundary="{mark}"', **right},
             before=(
