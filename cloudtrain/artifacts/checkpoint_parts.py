@@ -155,8 +155,7 @@ def _chosen(
     for task, files in by_task.items():
         for path, file in files.items():
             together.setdefault(path, (task, file))
-    names = together.keys() | set(mine)
-    found = whole_set(prefix, names)
+    found = whole_set(prefix, together.keys() | set(mine))
     if found is None:
         return None
     return [together[path] for path in sorted(found) if path in together and path not in mine]

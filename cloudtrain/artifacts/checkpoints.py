@@ -203,8 +203,7 @@ def describe(folder: str, landed: Mapping[str, Artifact], start_of: Callable[[st
             step = keras_step(start_of(path))
             if step:
                 return f"{step} in {normpath(f'{folder}/{dirname(path)}')}"
-    files = "file" if len(landed) == 1 else "files"
-    return f"the checkpoint in {folder} ({len(landed)} {files})"
+    return f"the checkpoint in {folder} ({len(landed)} file{'s' * (len(landed) != 1)})"
 
 
 def tensorflow_checkpoint(content: bytes) -> str | None:
@@ -286,8 +285,7 @@ class CheckpointContent:
 
     def download_on(self, node: Node, work: str, folder: str, transport: Transport) -> bool:
         """Have the node download all files into `folder` of its work folder; False if it cannot.
-        Each request is for one object and stays in the node's memory. The caller compares what is
-        there afterwards."""
+        Requests are for one object each and stay in its memory. The caller compares the files."""
         why = self._ordered(node, work, folder, transport)
         if why and not self._said:
             self._said = True
@@ -302,8 +300,7 @@ class CheckpointContent:
             return error.message
         if files is None:
             return ""
-        target = f"{work}/{folder}"
-        order = {"work": work, "folder": target, "lock": lock_of(work), "files": files}
+        order = {"work": work, "folder": f"{work}/{folder}", "lock": lock_of(work), "files": files}
         done = run_program(node, "unpacker", json_line(order), transport)
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
@@ -324,8 +321,7 @@ class CheckpointContent:
         for path, each in self.files.items():
             content, request = self._rewritten.get(path), None
             if content is None:
-                key = f"{self._landed.run}/{each.at}"
-                signed = presigner.sign_download(key, expires_in=lasts)
+                signed = presigner.sign_download(f"{self._landed.run}/{each.at}", expires_in=lasts)
                 if signed is None:
                     return None
                 request = revealed(signed)

@@ -107,8 +107,7 @@ def download_files(
         alone = [[landed] for landed in batch]  # the others of a batch that fails
         return sum(fan_out(alone, bring, name=_first, workers=1))
 
-    most = min(BATCH, -(-len(files) // SIDE_BY_SIDE))
-    groups = list(batches(files, most))
+    groups = list(batches(files, min(BATCH, -(-len(files) // SIDE_BY_SIDE))))
     return sum(fan_out(groups, work, name=_first, workers=SIDE_BY_SIDE))
 
 
@@ -175,8 +174,7 @@ class FetchedFolder:
 
     def begin(self, paths: Iterable[str]) -> None:
         """Record what is about to be written, and mark it, so that it is never delivered as code.
-        The record comes before the files: of a killed fetch, the next one knows what it had
-        begun."""
+        The record comes before the files: the next fetch knows what a killed one had begun."""
         wanted = [path for path in paths if self._is_ours_to_name(path)]
         with suppress(OSError):  # the first download reports it
             mark_as_fetched(self.root, {path.partition("/")[0] for path in wanted})
@@ -240,8 +238,7 @@ class FetchedFolder:
 def mark_as_fetched(root: Path, tops: Iterable[str]) -> None:
     """Mark the folder, or if it has files of the user's, the folders that are fetched into it."""
     root.mkdir(parents=True, exist_ok=True)
-    names = {each.name for each in root.iterdir()}
-    of_user = names - {FETCHED, FETCHED_FILES, PARTIAL, *tops}
+    of_user = {each.name for each in root.iterdir()} - {FETCHED, FETCHED_FILES, PARTIAL, *tops}
     for folder in [root / each for each in tops if each not in RECORDS] if of_user else [root]:
         if folder != root and folder.is_symlink():
             continue

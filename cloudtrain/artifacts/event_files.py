@@ -38,8 +38,7 @@ def copy_landed(
     run: str, files: Iterable[Artifact], store: ArtifactStore, folder: Path
 ) -> tuple[str, ...]:
     """Copy landed event files to `folder`, as `<task>/<path>`; returns what was left out. A copy
-    that is as long as the landed file, or longer, stays: event files only grow. Raises
-    StoreError."""
+    that is not shorter than the landed file stays: event files only grow. Raises StoreError."""
     room, left_out = LARGEST, []
     for file in files:
         target = folder / file.path

@@ -40,8 +40,7 @@ class Inventory:
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """Files of a task that land: those that match a pattern and, with a `limit` in bytes, others
-    that the task made or changed. `sums`: these others are counted instead. `home`: also those in
-    the node's home."""
+    that it made or changed. `sums`: these are counted instead. `home`: also in the node's home."""
 
     patterns: tuple[str, ...]
     limit: int | None = None
@@ -228,11 +227,10 @@ def run_program(
     """Run a program of node/ with `orders` on its stdin."""
     started = program(module, *arguments)
     own = started.source
-    stdin = own + orders if isinstance(orders, bytes) else chain((own,), orders)
     return transport.run(
         node,
         started.command,
-        stdin=stdin,
+        stdin=own + orders if isinstance(orders, bytes) else chain((own,), orders),
         on_stdout=on_stdout,
         on_stderr=on_stderr,
         timeout=NODE_SILENT,

@@ -125,7 +125,9 @@ class Closing:
                     self._over.add(source.task)
                 elif (attempt := self._attempts.get(source.task)) is not None:
                     ledger.landed_all(source.task, attempt)
-                stage.done(source.node.name, _summary(synced))
+                count, size = len(synced.files), sum(file.size for file in synced.files)
+                new = f"{count} new file{'s' * (count != 1)}, {size_text(size)}"
+                stage.done(source.node.name, new if count else "nothing new")
 
             _on_every_node(landing, ledger, self._sources, work)
         return ledger.manifest
@@ -385,13 +387,6 @@ def _land_here(ledger: ManifestWriter, path: str, source: Path | bytes) -> Artif
         return None
     stored = ledger.store.upload(ledger.key(ledger.place(path)), read())
     return ledger.landed(path, replace(stored, md5=""))
-
-
-def _summary(synced: SyncResult) -> str:
-    if not synced.files:
-        return "nothing new"
-    size = size_text(sum(file.size for file in synced.files))
-    return f"{'1 new file' if len(synced.files) == 1 else f'{len(synced.files)} new files'}, {size}"
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -366,8 +366,7 @@ def prove_upload(
     node: Node, folder: str, store: ArtifactStore, key: str, transport: Transport
 ) -> str:
     """Have a node write a file in `folder` and upload it as `key`; read and delete it from here.
-    Returns in words how it came and where it is, if it could not be deleted. Raises StoreError,
-    NodeError."""
+    Returns how it came, and where it is if it cannot be deleted. Raises StoreError, NodeError."""
     word = secrets.token_hex(32)
     done = transport.run(node, script('mkdir -p "$1" && printf %s "$2" >"$1/proof"', folder, word))
     if done.exit_code != 0:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -328,17 +327,12 @@ class ManifestWriter:
     def warn(self, task: str, warnings: Iterable[str]) -> tuple[str, ...]:
         """Replace a task's warnings; returns those that are new."""
         with self._lock:
-            of_task = tuple(f"{task}/{warning}" for warning in warnings)
-            kept = f"{task}/{LOST}"
-            others = (
-                w
-                for w in self.manifest.warnings
-                if w.startswith(kept) or not w.startswith(f"{task}/")
-            )
-            old = frozenset(self.manifest.warnings)
-            new = tuple(warning for warning in of_task if warning not in old)
-            self.manifest = replace(self.manifest, warnings=(*others, *of_task))
-            return new
+            own, old = f"{task}/", self.manifest.warnings
+            given = tuple(own + warning for warning in warnings)
+            kept = (w for w in old if w.startswith(own + LOST) or not w.startswith(own))
+            self.manifest = replace(self.manifest, warnings=(*kept, *given))
+            known = frozenset(old)
+            return tuple(warning for warning in given if warning not in known)
 
     def lose(self, task: str, attempt: int, what: str) -> str:
         """Record what ended with an attempt's node; returns the warning, if there is one."""
@@ -430,6 +424,11 @@ def _not_held(
     store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artifact], *, certain: bool = False
 ) -> list[str]:
     """Paths in the manifest that the store lacks, or has in a different state."""
+
+    def altered(files: Sequence[Artifact]) -> list[str]:  # by their bytes
+        sums = stored_checksums(store, [f"{manifest.run}/{landed.at}" for landed in files])
+        return [each.path for each, found in zip(files, sums, strict=True) if found != each.sha256]
+
     lost, to_read = [], []
     for path, each in manifest.files.items():
         same = _is_listed(each, held.get(each.at))
@@ -442,8 +441,8 @@ def _not_held(
     if to_read:
         to_read.sort(key=lambda each: each.at)
         with ThreadPoolExecutor(READS) as pool:
-            groups = batches(to_read, most_in_batch(store))
-            lost += chain.from_iterable(pool.map(partial(_altered, store, manifest.run), groups))
+            found = pool.map(altered, batches(to_read, most_in_batch(store)))
+            lost += chain.from_iterable(found)
     return lost
 
 
@@ -456,9 +455,3 @@ def _is_listed(landed: Artifact, held: Artifact | None) -> bool | None:
     if landed.version and landed.version == held.version:
         return True
     return True if landed.md5 and landed.md5 == held.md5 else None
-
-
-def _altered(store: ArtifactStore, run: str, files: Sequence[Artifact]) -> list[str]:
-    """Paths of files whose bytes in the store are not what has landed."""
-    sums = stored_checksums(store, [f"{run}/{landed.at}" for landed in files])
-    return [each.path for each, found in zip(files, sums, strict=True) if found != each.sha256]

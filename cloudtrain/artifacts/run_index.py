@@ -76,8 +76,7 @@ class StoredRuns:
     """Runs of one cluster, read from its store alone."""
 
     def __init__(self, store: ArtifactStore, cluster: str) -> None:
-        self.store = store
-        self.cluster = cluster
+        self.store, self.cluster = store, cluster
 
     def ids(self) -> tuple[str, ...]:
         """Ids from the oldest on."""
@@ -135,8 +134,7 @@ class StoredRuns:
             ) from error
 
     def _hint(self) -> str:
-        ids = self.ids()
-        if ids:
+        if ids := self.ids():
             return "its latest runs: " + ", ".join(ids[-SHOWN:])
         others = ", ".join(clusters_in(self.store))
         none = "no run has landed there yet: `cloudtrain train` starts one"

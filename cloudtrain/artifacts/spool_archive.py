@@ -194,11 +194,9 @@ class SpoolUnpackers:
         self._ledger, self._pool = ledger, pool
         self._nodes = [node for node in nodes if transport and node.state == "running"]
         self._lost = 0
-        self.why = (
-            "no running node could unpack them"
-            if transport
-            else "nodes are not used to unpack them"
-        )
+        self.why = "nodes are not used to unpack them"
+        if transport:
+            self.why = "no running node could unpack them"
 
     def node(self, task: str) -> Node | None:
         """The node that stored the archive if it exists, or another."""
@@ -307,8 +305,7 @@ class UnpackedSpool:
     def rest(self, path: str, log: Artifact, start: int) -> Iterator[bytes]:
         """The rest of the log, downloaded from the store, where it has landed."""
         ledger, skip = self._ledger, start
-        whole = ledger.manifest.files[path]
-        for piece in verified(whole, ledger.manifest.run, ledger.store):
+        for piece in verified(ledger.manifest.files[path], ledger.manifest.run, ledger.store):
             if skip < len(piece):
                 yield piece[skip:]
             skip = max(0, skip - len(piece))

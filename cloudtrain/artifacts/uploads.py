@@ -1,6 +1,5 @@
-"""Brings files from their node into a store: straight, with requests that are presigned here, of
-which each is valid for one object and a short time, as the node gets no credential. What cannot be
-uploaded this way goes through this machine instead."""
+"""Brings files from their node into a store, straight or through this machine. The node gets no
+credential: the requests that it sends are presigned here, each for one object and a short time."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def store_files(
     node: Node, folder: str, due: Mapping[str, File], upload: Upload
 ) -> tuple[dict[str, Artifact], str | None]:
     """Have the node upload files, by their paths in the store; those that it cannot upload go
-    through this machine. Returns complete files by source, and why some came through this
-    machine."""
+    through this machine. Returns complete files by source, and why some came that way."""
     sent = upload_from_node(node, folder, due, upload)
     answered = sent.arrived.keys() | sent.changed
     rest = {key: file for key, file in due.items() if file.source not in answered}

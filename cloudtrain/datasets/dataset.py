@@ -79,8 +79,7 @@ def parts(dataset: Dataset, roles: Sequence[str]) -> tuple[tuple[DataFile, ...],
         drop = f"set `data.{dataset.name}.rest: drop` to leave {over} out"
         way = drop if count >= len(ranks) else "use fewer nodes"
         text = f"{count:,} files cannot be divided into {len(ranks)} equal shards"
-        hint = f"write more files, or {way}"
-        raise UsageError(text, what=f"data.{dataset.name}", hint=hint)
+        raise UsageError(text, what=f"data.{dataset.name}", hint=f"write more files, or {way}")
     rank_of = {number: rank for rank, number in enumerate(ranks)}
     return tuple(
         dataset.shard(rank_of[number], len(ranks)) if number in rank_of else ()

@@ -85,8 +85,7 @@ def deliveries(session: Session, dataset: Dataset) -> Iterator[Delivery]:
     """Files for each node of the plan that gets some."""
     nodes = {node.name: node for node in session.nodes}
     planned = session.plan.nodes
-    files = parts(dataset, [node.role for node in planned])
-    for node, own in zip(planned, files, strict=True):
+    for node, own in zip(planned, parts(dataset, [node.role for node in planned]), strict=True):
         if own and node.name in nodes:
             mine = dataset if own == dataset.files else replace(dataset, files=own)
             yield Delivery(node=nodes[node.name], dataset=mine)

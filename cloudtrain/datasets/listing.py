@@ -39,8 +39,7 @@ def list_dataset(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
     CredentialsError, PermissionsError."""
     source = config.data[name]
     with named(name):
-        as_folder = source.source.endswith("/")
-        single = None if as_folder else store.stat()
+        single = None if source.source.endswith("/") else store.stat()
         below = iter(store.objects())
         try:
             first = next(below, None)

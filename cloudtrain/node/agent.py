@@ -48,8 +48,7 @@ def main() -> None:
     os.close(held)
     os.setsid()
     log = os.open(formats.AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for target, source in ((0, nothing), (1, log), (2, log)):
+    for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(source, target)
     client.alone(formats.AGENT_LOCK.encode())
     os.write(holds, b"1")
@@ -243,8 +242,7 @@ class Agent:
     def left(
         self, found: "dict[str, listing.File]", chosen: "list[listing.File]"
     ) -> "dict[str, int]":
-        """Bytes by folder that are lost if no later archive has them: nothing before an end was
-        announced."""
+        """Bytes by folder that are lost if no later archive has them, once an end is announced."""
         sizes = {}  # type: dict[str, int]
         for each in self.due(found) if self.ending.word else ():
             if each not in chosen:

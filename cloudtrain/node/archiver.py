@@ -70,8 +70,7 @@ class Reading:
                 self.hashed = max(self.hashed, offset + len(data))
             if self.hashed == self.file.size:
                 grows = self.file.path.startswith(formats.ARCHIVED_LOGS)
-                stamp = listing.stamp(os.fstat(file.fileno()))
-                self.is_whole = grows or stamp == self.file.stamp
+                self.is_whole = grows or listing.stamp(os.fstat(file.fileno())) == self.file.stamp
         return data or b"\0" * length
 
     def facts(self) -> "dict[str, Any]":

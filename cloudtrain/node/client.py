@@ -66,10 +66,9 @@ writing = threading.Lock()
 
 
 def tell(fact: object) -> None:
-    line = json.dumps(fact) + "\n"
     try:
         with writing:
-            sys.stdout.write(line)
+            sys.stdout.write(json.dumps(fact) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:  # found before `leave` has run
         os._exit(1)

@@ -71,10 +71,8 @@ class Work:
         self.part = part["part"]
         self.phase = "start"
         self.since = time.monotonic()
-        self.done = False
-        self.late = False
-        self.log = b""
-        self.rest = b""
+        self.done = self.late = False
+        self.log = self.rest = b""
         environment = dict(os.environ)
         environment.update(order["environment"])
         # Without the process's own name for them, a GPU that was masked is not missing.

@@ -37,8 +37,7 @@ def main() -> None:
             prove_between(tensorflow, order)
         tell(done=True)
     except BaseException as error:  # noqa: BLE001 - also an exit that a library asks for
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        tell(failed=text[:4000])
+        tell(failed="".join(traceback.format_exception_only(type(error), error)).strip()[:4000])
         os._exit(1)
     if order["part"] != "node":
         time.sleep(600)  # peers still read from this process: `follow` ends it
@@ -48,8 +47,7 @@ def main() -> None:
 def follow() -> None:
     """Wait for the line that starts the work, and for the end of stdin."""
     while True:
-        data = os.read(0, 100)
-        if not data:
+        if not os.read(0, 100):
             os._exit(1)
         GO.set()
 

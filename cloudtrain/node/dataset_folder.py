@@ -143,8 +143,7 @@ class Folder:
         lines.extend(["file", *entry] for entry in self.whole.values())
         for number, pieces in self.pieces.items():
             lines.extend(["part", number, *part, digest] for part, digest in pieces.items())
-        text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        replace(self.record, text)
+        replace(self.record, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
     def prepare(self) -> None:
         """Make the folders; the record's first line is this boot's."""
@@ -155,8 +154,7 @@ class Folder:
     def finish(self, size: int, files: int) -> None:
         """Mark the dataset complete, at once for programs, later for a crash of the machine."""
         shutil.rmtree(self.parts, ignore_errors=True)
-        facts = {"files": files, "size": size, "synced": False}
-        replace(self.marker, json.dumps(facts).encode())
+        replace(self.marker, json.dumps({"files": files, "size": size, "synced": False}).encode())
         self.complete = True
 
     def sync(self) -> None:

@@ -105,8 +105,7 @@ class Pool:
     """The processes that download. A job goes to the one with the fewest in hand."""
 
     def __init__(self) -> None:
-        count = max(2, min(PROCESSES, os.cpu_count() or 2))
-        self.processes = [Process() for _ in range(count)]
+        self.processes = [Process() for _ in range(max(2, min(PROCESSES, os.cpu_count() or 2)))]
         self.changed = threading.Condition()
         self.is_over = False
 

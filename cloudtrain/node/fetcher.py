@@ -118,9 +118,8 @@ class Fetcher:
         except OSError as error:
             raise Failure("disk", error.strerror or str(error)) from None
         if job.md5 and digest.hexdigest() != job.md5:
-            raise Failure(
-                "corrupt", f"md5:{digest.hexdigest()} was downloaded, md5:{job.md5} was listed"
-            )
+            text = f"md5:{digest.hexdigest()} was downloaded, md5:{job.md5} was listed"
+            raise Failure("corrupt", text)
         found = f"{kind}:{digest.hexdigest()}"
         return ["file", *placed(self.folder, job.n, job.path, found, self.made)]
 
@@ -238,9 +237,8 @@ def check(answer: "Answer | http.client.HTTPResponse", size: int, offset: int, e
 def refusal(
     answer: "http.client.HTTPResponse", body: bytes, request: "dict[str, Any]"
 ) -> Exception:
-    text = web.words(
-        answer, body, web.Part(dict(request, method="GET", before="", after=""), 0, 0, 0)
-    )
+    part = web.Part(dict(request, method="GET", before="", after=""), 0, 0, 0)
+    text = web.words(answer, body, part)
     if answer.status in web.TRANSIENT:
         return web.Transient(text, web.seconds(answer))
     if answer.status in (412, 416):

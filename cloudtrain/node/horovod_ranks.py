@@ -121,11 +121,6 @@ def outcome(ranks: "list[subprocess.Popen[bytes]]") -> int:
         if failed or None not in codes:
             break
         time.sleep(0.1)
-    end(ranks)
-    return failed
-
-
-def end(ranks: "list[subprocess.Popen[bytes]]") -> None:
     limit = time.monotonic() + GRACE
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = [rank for rank in ranks if rank.poll() is None]
@@ -133,6 +128,7 @@ def end(ranks: "list[subprocess.Popen[bytes]]") -> None:
             os.killpg(rank.pid, number)
         while any(rank.poll() is None for rank in left) and time.monotonic() < limit:
             time.sleep(0.05)
+    return failed
 
 
 if __name__ == "__main__":

@@ -114,8 +114,7 @@ def without_keys(text: str) -> str:
     """The text with `***` in the place of each word with a key; of all, if one has several."""
     for _, given in given_keys(text):
         text = text.replace(given, "***")
-    words = re.split(r"(\s+)", text)
-    masked = "".join("***" if looks_like_key(word) else word for word in words)
+    masked = "".join("***" if looks_like_key(word) else word for word in re.split(r"(\s+)", text))
     return "***" if looks_like_key(masked) else masked
 
 
@@ -131,8 +130,7 @@ def given_keys(line: str) -> "list[tuple[str, str]]":
     found = []
     for variable, option, given in _GIVEN.findall(line):
         name, said = variable or option, given.strip("\"'")
-        is_key = looks_like_key_name(name) and said[:1] not in ("-", "$")
-        if is_key and not is_no_key(said):
+        if looks_like_key_name(name) and said[:1] not in ("-", "$") and not is_no_key(said):
             found.append((name, given))
     return found
 

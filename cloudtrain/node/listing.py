@@ -71,16 +71,14 @@ def main() -> None:
 
 
 def show(file: File) -> None:
-    source = "" if file.source == file.path else file.source
-    facts = [file.path, source, file.size, file.stamp]
+    facts = [file.path, "" if file.source == file.path else file.source, file.size, file.stamp]
     sys.stdout.write(json.dumps(facts if file.named else [*facts, 0]) + "\n")
 
 
 def top_of(path: str) -> str:
     """The file, or the folder with a slash, at the top of the work folder, the code or the home."""
-    prefix = next(
-        (each for each in (formats.IN_HOME, formats.IN_CODE) if path.startswith(each)), ""
-    )
+    prefixes = (each for each in (formats.IN_HOME, formats.IN_CODE) if path.startswith(each))
+    prefix = next(prefixes, "")
     name, slash, _ = path[len(prefix) :].partition("/")
     return prefix + name + slash
 

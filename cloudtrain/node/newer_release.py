@@ -21,12 +21,6 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def following(version: str) -> str:
-    """`2.22.1` → `2.23`"""
-    first, second = number(version)[:2]
-    return f"{first}.{second + 1}"
-
-
 def fits(found: str, wanted: str) -> bool:
     """`2.22` means any patch of it, as in a requirement."""
     return found == wanted or (wanted.count(".") == 1 and minor(found) == wanted)
@@ -94,11 +88,11 @@ def main() -> None:
             f'set `setup.python: "{having[0]}"`',
         )
     print(" ".join(wanted))
-    asks = [(name, begin(name, wanted[0], pre)) for name in sys.argv[5:]]
-    for name, query in asks:
+    for name, query in [(name, begin(name, wanted[0], pre)) for name in sys.argv[5:]]:
         found, _ = listed(query)
         if not any(fits(each, minor(version)) for each in found):
-            print(f"without {name}<{following(version)}")
+            major, least = number(version)[:2]  # `2.22.1` → `2.23`
+            print(f"without {name}<{major}.{least + 1}")
 
 
 if __name__ == "__main__":

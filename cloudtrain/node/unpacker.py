@@ -28,8 +28,7 @@ SPARE = 1 << 30
 def main() -> None:
     order = client.order()
     folder = client.plain(order["folder"])
-    is_archive = "files" not in order
-    if is_archive:
+    if "files" not in order:
         os.umask(0o077)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
     client.alone(client.plain(order["lock"]))

@@ -75,12 +75,9 @@ class Part:
         kept: bytes = b"",
         headers: "dict[str, str]" = {},  # noqa: B006 - never changed
     ) -> None:
-        self.request = request
-        self.source = source
-        self.offset = offset
-        self.length = length
-        self.md5 = md5
-        self.kept = kept
+        self.request, self.source = request, source
+        self.offset, self.length = offset, length
+        self.md5, self.kept = md5, kept
         self.block = base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
         self.method = str(request["method"])
         url = str(request["url"]).replace("{md5}", urllib.parse.quote(self.md5_64, safe=""))
@@ -221,8 +218,7 @@ class Web:
             return kept, False
         if server in self.unreachable and server not in self.reached:
             raise Unreachable(self.unreachable[server])
-        host = target.hostname or ""
-        made = self.made(target.scheme, host, target.port)
+        made = self.made(target.scheme, target.hostname or "", target.port)
         with self.lock:
             self.connecting += 1
         try:

@@ -162,8 +162,7 @@ class _Feeder:
         self, channel: paramiko.Channel, stdin: bytes | Iterable[bytes], wakeup: Wakeup
     ) -> None:
         self.error: BaseException | None = None
-        self._channel = channel
-        self._wakeup = wakeup
+        self._channel, self._wakeup = channel, wakeup
         self._thread: threading.Thread | None = None
         if stdin == b"":
             with contextlib.suppress(*BROKEN):

@@ -68,8 +68,7 @@ class SshConnection:
         timeout: float,
     ) -> None:
         """Connect. `pinned`: the public host keys that the node may have."""
-        self._node = node
-        self._timeout = timeout
+        self._node, self._timeout = node, timeout
         self._transport = _Transport(socket)
         self._transport.banner_timeout = timeout
         self._transport.handshake_timeout = timeout
@@ -191,8 +190,7 @@ def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> No
     position = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
-        name = f"SIG{message.get_text()}"
-        number = getattr(signal, name, _NAMELESS_SIGNAL)
+        number = getattr(signal, f"SIG{message.get_text()}", _NAMELESS_SIGNAL)
         channel.exit_status = _SIGNAL_BASE - int(number)
         channel.status_event.set()
         return

@@ -83,8 +83,7 @@ def program_of(argv: Sequence[str]) -> str:
 def not_started(argv: Sequence[str], error: OSError) -> ProxyFailed:
     name = argv[0]
     if isinstance(error, FileNotFoundError):
-        hint = where_to_get(name)
-        return ProxyFailed(f"{name}: command not found", hint=hint, lasting=True)
+        return ProxyFailed(f"{name}: command not found", hint=where_to_get(name), lasting=True)
     return ProxyFailed(f"{name} cannot be started: {error.strerror or error}", lasting=True)
 
 
@@ -161,5 +160,4 @@ def in_words(error: BaseException) -> str:
     found = next((words for pattern, words in _WORDS if re.search(pattern, text)), None)
     if found is not None:
         return found
-    own = getattr(error, "strerror", None)
-    return str(own or text or "the connection was closed")
+    return str(getattr(error, "strerror", None) or text or "the connection was closed")

@@ -194,10 +194,8 @@ class ConnectionPool:
     def __init__(
         self, node: Node, pinned: tuple[str, ...], key: Callable[[], paramiko.PKey], timeout: float
     ) -> None:
-        self._node = node
-        self._pinned = pinned
-        self._key = key
-        self._timeout = timeout
+        self._node, self._timeout = node, timeout
+        self._pinned, self._key = pinned, key
         self._lock = threading.Lock()
         self._connections: dict[int, SshConnection] = {}
         self._connecting: TunedSocket | ProxySocket | Turn | None = None
@@ -247,9 +245,8 @@ class ConnectionPool:
             connection.close()
 
     def _session(self, number: int) -> paramiko.Channel | None:
-        """Open a session on connection `number`; None if the server refuses it. If an old
-        connection turns out to be dead, a new one replaces it, as nothing was sent to the node
-        yet."""
+        """Open a session on connection `number`; None if the server refuses it. A new connection
+        replaces an old one that turns out to be dead, as nothing was sent to the node yet."""
         while True:
             connection, fresh = self._connected(number)
             from cloudtrain.ssh.connection import BROKEN, ChannelRefused
@@ -395,8 +392,7 @@ class RetryingTransport:
         def report(error: NodeUnreachable, *_: float) -> None:
             if node.name not in self._reported:
                 self._reported.add(node.name)
-                limit = self._away.within
-                self._waits(f"{error.message}: retrying for up to {limit:.0f} s")
+                self._waits(f"{error.message}: retrying for up to {self._away.within:.0f} s")
 
         once = node.name in self._given_up or node.state == "unknown"
         try:

@@ -78,8 +78,7 @@ class _Container:
         if len(first) < PART:  # all of it is here: one request
             blob.upload_blob(first, overwrite=True, validate_content=True)
             return ""
-        made = blob.commit_block_list(list(self._staged(blob, first, data)))
-        return quoted(made["etag"])
+        return quoted(blob.commit_block_list(list(self._staged(blob, first, data)))["etag"])
 
     def _staged(self, blob: Any, first: bytes, data: CountingReader) -> Iterator[Any]:
         """Stage blocks with the same kind of names that nodes use: all block names of a blob must
@@ -120,10 +119,13 @@ class _Container:
     def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
         from azure.core import MatchConditions
 
-        blob = self._container.get_blob_client(key)
-        yield from blob.download_blob(
-            offset=offset, etag=version, match_condition=MatchConditions.IfNotModified
-        ).chunks()
+        yield from (
+            self._container.get_blob_client(key)
+            .download_blob(
+                offset=offset, etag=version, match_condition=MatchConditions.IfNotModified
+            )
+            .chunks()
+        )
 
     def location(self) -> str:
         """Nothing: the account's region is not known to its blob service."""
@@ -287,8 +289,7 @@ def _code(error: Exception) -> str:
 
 
 def heard(answer: Any) -> None:
-    date = answer.http_response.headers.get("Date")
-    moments.hear(date, asked=moments.since_boot(), who="Azure")
+    moments.hear(answer.http_response.headers.get("Date"), asked=moments.since_boot(), who="Azure")
 
 
 class KeyOrIdentity(RequestsTransport):  # type: ignore[misc]

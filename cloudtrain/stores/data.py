@@ -35,9 +35,8 @@ def open_data(
         return HttpsData(uri)
     if scheme == "file":
         return FileData(uri)
-    uri_of_store = uri.rstrip("/")
     store = open_store(
-        uri_of_store, endpoint=endpoint, project=project, field="data", wishes=wishes
+        uri.rstrip("/"), endpoint=endpoint, project=project, field="data", wishes=wishes
     )
     assert isinstance(store, ObjectStore)
     return BucketData(uri, store)
@@ -231,8 +230,7 @@ class HttpsData:
         return ""
 
     def _described(self) -> tuple[StoredObject, str] | None:
-        """The object and its final address, by HEAD, else by a GET of its first byte; None if it
-        does not exist."""
+        """The object, if it exists, and its final address: by HEAD, or a GET of its first byte."""
         for method, headers in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
             try:
                 with self._ask(method, headers) as answer:

@@ -133,8 +133,7 @@ class FileStore:
                     yield Artifact(path=path, size=entry.stat().st_size, sha256="")
 
     def download(self, path: str) -> Iterator[bytes]:
-        source = self._file(path)
-        with _explained(source), _folder(self.root, path) as (folder, name):
+        with _explained(self._file(path)), _folder(self.root, path) as (folder, name):
             yield from _read(folder, name)
 
     def checksums(self, paths: Iterable[str]) -> dict[str, str]:
@@ -157,8 +156,7 @@ class FileStore:
             os.unlink(name, dir_fd=folder)
 
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
-        target = self._file(path)
-        with _explained(target), self._alone() as now:
+        with _explained(self._file(path)), self._alone() as now:
             found = _small(self.root, path, now)
             if found.version != version:
                 return found
@@ -169,8 +167,7 @@ class FileStore:
             return Swapped(done=True, version=_small(self.root, path, now).version)
 
     def peek(self, path: str) -> Swapped:
-        target = self._file(path)
-        with _explained(target), self._alone() as now:
+        with _explained(self._file(path)), self._alone() as now:
             return _small(self.root, path, now)
 
     @contextlib.contextmanager

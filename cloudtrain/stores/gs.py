@@ -108,8 +108,7 @@ class _Bucket:
         if not blob.size:
             return  # an empty object has no range to request
         # Even if it is replaced meanwhile.
-        whole = self._bucket.blob(key, generation=blob.generation)
-        with whole.open("rb", chunk_size=PART) as file:
+        with self._bucket.blob(key, generation=blob.generation).open("rb", chunk_size=PART) as file:
             yield from iter(partial(file.read, CHUNK), b"")
 
     def stat(self, key: str) -> StoredObject | None:

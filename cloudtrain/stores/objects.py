@@ -83,8 +83,7 @@ class ObjectStore:
     """StoreBackend in one bucket, and its presigner if it has one. Objects appear whole."""
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
-        self.uri = uri
-        self.bucket = bucket
+        self.uri, self.bucket = uri, bucket
         self.prefix = f"{prefix}/" if prefix else ""
         self.presigner: Presigner | None = self if bucket.presigner else None
 
@@ -114,9 +113,8 @@ class ObjectStore:
         )
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        start = self.prefix + encode_key(prefix)
         with self.explained(prefix):
-            for found in self.bucket.objects(start):
+            for found in self.bucket.objects(self.prefix + encode_key(prefix)):
                 path = decode_key(found.key[len(self.prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
                     yield Artifact(

@@ -141,10 +141,9 @@ class _Bucket:
             if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "403"):
                 return None  # without the right to list, S3 answers 403: the listing explains it
             raise
-        size = found["ContentLength"]
         return StoredObject(
             key=key,
-            size=size,
+            size=found["ContentLength"],
             version=found["ETag"],
             is_archived=found.get("StorageClass") in _ARCHIVED
             and 'ongoing-request="false"' not in found.get("Restore", ""),
@@ -230,8 +229,7 @@ class _Bucket:
         try:
             self._client.head_bucket(Bucket=self._name)
         except self._errors.ClientError as error:
-            metadata = error.response.get("ResponseMetadata", {})
-            return bool(metadata.get("HTTPStatusCode") != 404)
+            return _status(error) != 404
         return True
 
     def delete(self, key: str) -> None:

@@ -273,10 +273,8 @@ class DownscopedTokens:
         from google.oauth2 import credentials as untyped
 
         made: Any = untyped
-        universe = self._credentials.universe_domain
-        alone = made.Credentials(token, universe_domain=universe)
         try:
-            opens(alone, key)
+            opens(made.Credentials(token, universe_domain=self._credentials.universe_domain), key)
         except (GoogleAPIError, GoogleAuthError, OSError):  # OSError: those of requests
             return False
         return True

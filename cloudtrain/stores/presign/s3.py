@@ -29,8 +29,7 @@ LONGEST = 7 * 24 * 3600
 
 class S3Presigner:
     """Presigner for one bucket; objects are named by key. Thread-safe. Raises boto3's exceptions.
-    `client` works for any region; `make(region, **options)` returns a client that signs with
-    `credentials()`."""
+    `client` works for any region, one of `make(region, **options)` signs by `credentials()`."""
 
     def __init__(
         self,
@@ -55,8 +54,7 @@ class S3Presigner:
         if size is None or size <= SMALL:
             url = self._signed("put_object", expires_in, Key=key, **self._encryption)
             headers = {HEADERS[name]: value for name, value in self._encryption.items()}
-            whole = PresignedRequest(url=url, headers=headers)
-            return PresignedUpload(path=key, requests=(whole,))
+            return PresignedUpload(path=key, requests=(PresignedRequest(url=url, headers=headers),))
         length = part_length(size)
         upload, uploaded = self._begun(key, size, length)
         requests = tuple(
@@ -220,8 +218,7 @@ HEADERS = {
     "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
     "RequestPayer": "x-amz-request-payer",
 }
-"""boto3's arguments as headers (botocore's model of S3). A signature covers them: a node must send
-them, too."""
+"""boto3's arguments as headers (botocore's model of S3): signed, so that a node must send them."""
 
 
 def encryption_arguments(wish: str | None) -> Mapping[str, str]:
@@ -292,8 +289,7 @@ class ReadUrls:
             start = path.removesuffix(encoded(key))
             if start == path:
                 return ""
-            ours = self._ours(start, key, version, seconds)
-            if ours == theirs:
+            if self._ours(start, key, version, seconds) == theirs:
                 return start
         return ""
 
