@@ -57,7 +57,7 @@ def fetched(order: "dict[str, Any]", folder: bytes) -> "dict[str, Any]":
     except web.Refused as error:
         return {"why": str(error)}
     except (tarfile.TarError, ValueError, OverflowError) as error:
-        return {"bad": str(error) or type(error).__name__}
+        return {"bad" if files is None else "why": str(error) or type(error).__name__}
     except OSError as error:
         return {"why": error.strerror or str(error)}
 

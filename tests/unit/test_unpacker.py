@@ -25,6 +25,13 @@ def test_a_sparse_file_does_not_fill_a_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_name_that_no_file_can_have_is_why_a_checkpoint_is_not_written(tmp_path: Path) -> None:
+    file = {"path": "a\0b", "size": 0, "request": None, "content": ""}
+    order = {"work": str(tmp_path), "files": [file]}
+    answer = unpacker.fetched(order, os.fsencode(tmp_path / "new"))
+    assert answer == {"why": "embedded null byte"}
+
+
 def test_archives_of_an_earlier_commit_are_unpacked(tmp_path: Path) -> None:
     for number, path in enumerate(
         sorted(Path(__file__).parents[1].glob("frozen/*/spool/**/*.tar"))
