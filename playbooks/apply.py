@@ -28,9 +28,9 @@ class Sharing(Protocol):
     """Lets nodes get what a step creates from other nodes."""
 
     def provide(
-        self, node: Node, folder: str, create: Callable[[Node], None], say: Callable[[str], None]
+        self, node: Node, step: Step, create: Callable[[Node], None], say: Callable[[str], None]
     ) -> bool:
-        """Get the folder, or `create` it on a node of its name; False if others have failed."""
+        """Get `step.shared`, or `create` it on a node of its name; False if others have failed."""
 
     def interrupt(self) -> None: ...
 
@@ -140,7 +140,7 @@ class _Work:
         def create(on: Node) -> None:
             replace(self, node=on)._create(step)
 
-        return self.sharing.provide(self.node, step.shared, create, say)
+        return self.sharing.provide(self.node, step, create, say)
 
     def _say(self, step: Step, text: str) -> None:
         if text.startswith(NOTE) and self.note is not None:

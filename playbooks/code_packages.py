@@ -12,7 +12,7 @@ from cloudtrain.config import requirements
 from cloudtrain.core import paths, ship
 from cloudtrain.core.model import ClusterConfig, Node, Problem
 from cloudtrain.core.shell import Step, command, script
-from cloudtrain.playbooks import scripts, tensorflow
+from cloudtrain.playbooks import installer, tensorflow
 
 BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
 """A folder that pip installs has one of these (packaging.python.org, read 2026-11-22)."""
@@ -109,8 +109,12 @@ _RECIPE = 1
 # A layer of the requirements is named by their text, so that a change of the code alone installs
 # none of them again; the one on top, with `setup.install`, belongs to one digest of the code.
 _INSTALL = (
-    scripts.PIP
+    installer.PIP
+    + installer.UV
     + """\
+version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
+}
 set -eu
 absolute() {
     case $1 in /*) echo "$1";; *) echo "$PWD/$1";; esac
@@ -138,8 +142,11 @@ for place in "$shared"/lib/python3*/site-packages/tensorflow-[0-9]*.dist-info \\
         echo "$name==${version##*-}" >>"$bounds"
     done
 done
-cache=
-[ ! -e "$shared/pip/no-cache.txt" ] || cache=--no-cache-dir
+cache= uv_cache= uv_options=
+if [ -e "$shared/pip/no-cache.txt" ]; then
+    cache=--no-cache-dir uv_cache=$packages/uv-cache
+fi
+find_uv "$shared/bin/python" "$(dirname "$shared")/uv"
 hint='`setup.tensorflow` decides on TensorFlow, and bounds what it depends on: set the version'
 hint="$hint that your code requires, or relax what it requires"
 
@@ -158,8 +165,8 @@ if [ -n "$requirements" ]; then
         cp -a "$code" "$below/source"  # its lines may name folders of the code, also editable ones
         cd "$below/source"
         program "$reader" "$requirements"
-        echo "pip install -r $requirements"
-        pip_install "$below/bin/python" "$hint" -r "$requirements" -c "$packages/read.bounds"
+        echo "install -r $requirements"
+        install_packages "$below/bin/python" "$hint" -r "$requirements" -c "$packages/read.bounds"
         cd "$packages"
         : >"$below/.complete"
     fi
@@ -170,12 +177,13 @@ if [ $# -gt 0 ]; then
     cp -a "$code" "$folder/source"  # a build writes into its folder
     cd "$folder/source"
     for path in "$@"; do
-        echo "pip install $path"
-        pip_install "$folder/bin/python" "$hint" -c "$bounds" "./$path"
+        echo "install $path"
+        install_packages "$folder/bin/python" "$hint" -c "$bounds" "./$path"
     done
     cd "$packages"
     rm -rf "$folder/source"
 fi
+[ -z "$uv_cache" ] || rm -rf "$uv_cache"
 : >"$folder/.complete"
 """
 )

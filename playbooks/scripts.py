@@ -3,6 +3,7 @@ that fails may end with a line `hint: …`, which becomes the error's hint."""
 
 from __future__ import annotations
 
+from cloudtrain.playbooks import installer
 from cloudtrain.playbooks.sh_functions import ASK, CONDA_PYTHON, LINK, TOLD
 
 VERSIONS = """\
@@ -101,6 +102,40 @@ changed() {
 SEAL = '[ ! -e "$environment/.sealed" ] || : >"$environment/.sealed"\n'
 """After a step that changes an environment on purpose."""
 
+TURN = """\
+mkdir -p "$(dirname "$folder")"
+venvs=$(cd "$(dirname "$folder")" && pwd)
+if command -v flock >/dev/null 2>&1; then
+    exec 9>"$folder.lock"
+    flock -n 9 || { echo "waiting for another process on this host to create it"; flock 9; }
+fi
+# Environments of earlier versions were not sealed: what pip installed later is newer.
+changed_unsealed() {
+    marker=$folder/.complete
+    [ ! -e "$folder/.horovod-built" ] || marker=$folder/.horovod-built
+    find "$folder"/lib/python3*/site-packages -maxdepth 1 ! -name __pycache__ -newer "$marker" \\
+        -print -quit 2>/dev/null || true
+}
+if test -f "$folder/.complete" && fits &&
+    "$folder/bin/python" -I -c 'import pip' 2>/dev/null </dev/null
+then
+    if [ -e "$folder/.sealed" ]; then file=$(changed "$folder"); else file=$(changed_unsealed); fi
+    if [ -z "$file" ]; then
+        [ -e "$folder/.sealed" ] || : >"$folder/.sealed"
+        exit 0
+    fi
+    users=$(grep -lsF "$(cd "$folder" && pwd -P)/lib/" /proc/[0-9]*/maps | sed 's/[^0-9]*//g')
+    echo "the environment was changed after it was created: $file"
+    if [ -n "$users" ]; then
+        echo "it cannot be created again while these processes use it:" $users >&2
+        echo 'hint: end them (`cloudtrain stop-run`), then run this again; a task may install' \\
+            'into its own environment ($VIRTUAL_ENV), which ends with its run' >&2
+        exit 1
+    fi
+fi
+"""
+"""Waits for others that create $folder; ends if it is there, `fits` and unchanged. Sets $venvs."""
+
 ENVIRONMENT_THERE = (
     CHANGED
     + """\
@@ -110,33 +145,25 @@ test -f "$1/.complete" && test -f "$1/.sealed" && test -z "$(changed "$1")" &&
 )
 """Check of an environment: pip is missing if its Python was upgraded away."""
 
-PIP = """\
-# pip_install PYTHON HINT ARGUMENTS…: what pip says of the network comes before the hint.
-pip_install() {
-    into=$1 advice=$2
-    shift 2
-    said=${into%/*}/.pip-said
-    {
-        "$into" -m pip install $cache --no-input --disable-pip-version-check --progress-bar off \\
-            --no-warn-script-location "$@" </dev/null 2>&1 || : >"$said.failed"
-    } | tee "$said"
-    if [ ! -e "$said.failed" ]; then
-        rm -f "$said"
-        return
-    fi
-    unreachable='Failed to establish a new connection|Failed to resolve|No route to host'
-    if grep -qE "$unreachable|Network is unreachable|ProxyError" "$said"; then
-        advice='the node cannot reach the package index: check its network, proxies, PIP_INDEX_URL'
-    fi
-    rm -f "$said" "$said.failed"
-    echo "hint: $advice" >&2
-    exit 1
+INSTALL = """\
+cache= uv_cache= uv_options=
+[ ! -e "$folder/pip/compile.txt" ] || uv_options=--compile-bytecode
+if [ -e "$folder/pip/no-cache.txt" ]; then
+    cache=--no-cache-dir uv_cache=$venvs/.${folder##*/}.uv-cache
+    rm -rf "$uv_cache"
+fi
+pins='check `setup.packages` and `setup.requirements`: an old pin may have no wheel for this'
+pins="$pins Python, or be incompatible with this TensorFlow"
+install() {
+    install_packages "$folder/bin/python" "$pins" "$@"
 }
 """
+"""Sets what `install PYTHON-ARGUMENTS…` needs, by the files in $folder/pip."""
 
 ENVIRONMENT = (
     DEBIAN
-    + PIP
+    + installer.PIP
+    + installer.UV
     + LINK
     + CHANGED
     + """\
@@ -147,6 +174,7 @@ shift 5
 version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
 }
+fits() { :; }
 suits() {
     "$1" -c 'import sys
 first, last = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
@@ -185,51 +213,18 @@ END
     done
 }
 
-mkdir -p "$(dirname "$folder")"
-if command -v flock >/dev/null 2>&1; then
-    exec 9>"$folder.lock"
-    flock -n 9 || { echo "waiting for another process on this host to create it"; flock 9; }
-fi
-# Environments of earlier versions were not sealed: what pip installed later is newer.
-changed_unsealed() {
-    marker=$folder/.complete
-    [ ! -e "$folder/.horovod-built" ] || marker=$folder/.horovod-built
-    find "$folder"/lib/python3*/site-packages -maxdepth 1 ! -name __pycache__ -newer "$marker" \\
-        -print -quit 2>/dev/null || true
-}
-if test -f "$folder/.complete" && "$folder/bin/python" -I -c 'import pip' 2>/dev/null </dev/null
-then
-    if [ -e "$folder/.sealed" ]; then file=$(changed "$folder"); else file=$(changed_unsealed); fi
-    if [ -z "$file" ]; then
-        [ -e "$folder/.sealed" ] || : >"$folder/.sealed"
-        exit 0
-    fi
-    users=$(grep -lsF "$(cd "$folder" && pwd -P)/lib/" /proc/[0-9]*/maps | sed 's/[^0-9]*//g')
-    echo "the environment was changed after it was created: $file"
-    if [ -n "$users" ]; then
-        echo "it cannot be created again while these processes use it:" $users >&2
-        echo 'hint: end them (`cloudtrain stop-run`), then run this again; a task may install' \\
-            'into its own environment ($VIRTUAL_ENV), which ends with its run' >&2
-        exit 1
-    fi
-fi
-
+"""
+    + TURN
+    + """\
 # A Python of uv's own, beside the environments; uv itself comes from the package index.
 uv_python() {
-    home=$(cd "$(dirname "$folder")" && pwd)/uv
-    if command -v flock >/dev/null 2>&1; then
-        exec 8>"$home.lock"
-        flock 8
-    fi
-    if ! "$home/bin/uv" --version >/dev/null 2>&1 </dev/null; then
-        rm -rf "$home"
-        python3 -m venv "$home" </dev/null && "$home/bin/python" -m pip install -q --no-input \\
-            --disable-pip-version-check --only-binary=:all: uv </dev/null || return 1
-    fi
-    export UV_PYTHON_INSTALL_DIR="$home/pythons" UV_PYTHON_PREFERENCE=only-managed UV_NO_PROGRESS=1
+    find_uv python3 "$venvs/uv"
+    [ -n "$uv" ] || return 1
+    export UV_PYTHON_INSTALL_DIR="$venvs/uv/pythons" UV_PYTHON_PREFERENCE=only-managed
     echo "Python $1 from uv"
-    "$home/bin/uv" python install --no-bin "$1" </dev/null || return 1
-    search "$("$home/bin/uv" python find "$1" </dev/null)"
+    "$uv" python install --no-bin --no-progress "$1" </dev/null || return 1
+    search "$("$uv" python find "$1" </dev/null)"
+    unset UV_PYTHON_INSTALL_DIR UV_PYTHON_PREFERENCE
 }
 
 """
@@ -274,25 +269,87 @@ fi
 
 rm -rf "$folder"
 echo "virtual environment with $python"
-"$python" -m venv "$folder" </dev/null
+find_uv "$python" "$venvs/uv"
+create_environment "$python" "$folder"
 mkdir "$folder/pip"
 tar -xf - -C "$folder/pip"
 for earlier in $without; do
     sed "s/^${earlier%%<*}==.*/$earlier/" "$folder/pip/install.txt" >"$folder/pip/install.new"
     mv "$folder/pip/install.new" "$folder/pip/install.txt"
 done
-cache=
-[ ! -e "$folder/pip/no-cache.txt" ] || cache=--no-cache-dir
-pins='check `setup.packages` and `setup.requirements`: an old pin may have no wheel for this'
-pins="$pins Python, or be incompatible with this TensorFlow"
-install() {
-    pip_install "$folder/bin/python" "$pins" "$@"
-}
+"""
+    + INSTALL
+    + """\
 # First, so that later packages keep them, unless one needs other versions.
 if [ -s "$folder/pip/cuda.txt" ]; then
-    echo "pip install of CUDA's libraries"
+    echo "install of CUDA's libraries"
     install -r "$folder/pip/cuda.txt" -c "$folder/pip/constraints.txt"
 fi
+if [ -s "$folder/pip/install.txt" ]; then
+    echo "install"
+    install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
+fi
+if [ -s "$folder/pip/install-alone.txt" ]; then
+    install --no-deps -r "$folder/pip/install-alone.txt"
+fi
+link_cuda "$folder" || true
+[ -z "$uv_cache" ] || rm -rf "$uv_cache"
+"""
+    + TOLD
+    + """\
+rm -f "$folder/.lock" "$folder/.gitignore"  # uv's
+mkdir -p "$folder"/lib/python3*/site-packages/__pycache__  # Python would, and change the folder
+: >"$folder/.sealed"
+: >"$folder/.complete.new"
+mv "$folder/.complete.new" "$folder/.complete"
+"""
+)
+
+BELOW = """\
+# versions ENVIRONMENT: a sum of the packages that it has.
+versions() {
+    ls "$1"/lib/python3*/site-packages | LC_ALL=C sort | grep '[.]dist-info$' | cksum
+}
+"""
+
+LAYER_THERE = (
+    CHANGED
+    + BELOW
+    + """\
+test -f "$1/.complete" && test -f "$1/.sealed" && test -z "$(changed "$1")" &&
+    test "$(versions "$2")" = "$(cat "$1/below")" && exec "$1/bin/python" -I -c 'import pip'
+"""
+)
+"""Check of a layer: it is made anew where the environment below has other packages by now."""
+
+LAYER = (
+    installer.PIP
+    + installer.UV
+    + LINK
+    + CHANGED
+    + BELOW
+    + """\
+set -eu
+folder=$1 below=$2 start=$3 layer=$4
+version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
+}
+fits() {
+    [ "$(versions "$below")" = "$(cat "$folder/below" 2>/dev/null)" ]
+}
+"""
+    + TURN
+    + """\
+folder=$venvs/${folder##*/}
+case $below in /*) ;; *) below=$PWD/$below;; esac
+rm -rf "$folder"
+find_uv "$below/bin/python" "$venvs/uv"
+/bin/sh -c "$start" sh "$layer" "$folder" "$below" </dev/null
+mkdir "$folder/pip"
+tar -xf - -C "$folder/pip"
+"""
+    + INSTALL
+    + """\
 # The user's own lines in files of their own, from their folder: pip names them as the user does.
 file= apart=
 if [ -e "$folder/pip/own-file.txt" ]; then
@@ -307,28 +364,27 @@ install_own() {
 set --
 [ -z "$file" ] || [ -n "$apart" ] || set -- -r "$file"
 [ ! -e "$folder/pip/own/setup.packages" ] || set -- -r setup.packages "$@"
-base=
-[ ! -s "$folder/pip/install.txt" ] || base="-r ../install.txt"
+base="-r ../below.txt"
+[ ! -s "$folder/pip/install.txt" ] || set -- -r ../install.txt "$@"
 if [ $# -gt 0 ]; then
-    echo "pip install"
+    echo "install"
     install_own $base "$@"
-elif [ -n "$base" ]; then
-    echo "pip install"
-    install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
 fi
 # With an index of its own, which may lack TensorFlow: what is installed is found without one.
 # With hashes, which each line that comes along would need.
 case $apart in
-    index) echo "pip install -r $file"; install_own $base -r "$file";;
-    hashes) echo "pip install -r $file"; install_own -r "$file";;
+    index) echo "install -r $file"; install_own $base -r "$file";;
+    hashes)
+        echo "install -r $file"
+        uv_options="$uv_options --require-hashes"
+        install_own -r "$file"
+        uv_options=${uv_options%--require-hashes};;
 esac
-if [ -s "$folder/pip/install-alone.txt" ]; then
-    install --no-deps -r "$folder/pip/install-alone.txt"
-fi
 link_cuda "$folder" || true
-"""
-    + TOLD
-    + """\
+[ -z "$uv_cache" ] || rm -rf "$uv_cache"
+versions "$below" >"$folder/below"
+rm -f "$folder/.lock" "$folder/.gitignore"  # uv's
+mkdir -p "$folder"/lib/python3*/site-packages/__pycache__  # Python would, and change the folder
 : >"$folder/.sealed"
 : >"$folder/.complete.new"
 mv "$folder/.complete.new" "$folder/.complete"

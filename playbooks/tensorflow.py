@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
 import shutil
 import sys
-import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,12 +13,12 @@ from typing import Literal
 
 from cloudtrain.catalog import cuda
 from cloudtrain.config import requirements
-from cloudtrain.config.requirements import Delivered
 from cloudtrain.core import paths, ship
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Node, Problem
 from cloudtrain.core.shell import Command, Step, command, script
-from cloudtrain.playbooks import nvidia, scripts, tensorflow_releases
+from cloudtrain.playbooks import nvidia, scripts, tensorflow_releases, user_packages
+from cloudtrain.playbooks.user_packages import digest
 from cloudtrain.training.strategies import strategy_of
 
 Keras = Literal["legacy", "3", "bundled"]
@@ -34,22 +31,29 @@ KERAS_3 = (2, 16)
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """Steps for `setup:` on this node. Raises ConfigError for unreadable requirements."""
     wanted = _wanted(config, node)
-    folder = wanted.folder(node) if wanted else None
-    own = tuple(_own_step(config, node, line, folder) for line in config.setup.run)
-    if wanted is None or folder is None:
+    top = environment_folder(config, node)
+    own = tuple(_own_step(config, node, line, top) for line in config.setup.run)
+    if wanted is None:
         return own
-    python = wanted.python
+    facts, python, folder = facts_of(config.provider), wanted.python, wanted.folder(node)
+    marks = {
+        # A cache would store everything a second time, on a rented disk.
+        user_packages.NO_CACHE: not facts.takes_hosts,
+        # uv compiles nothing, and local nodes may not write into what they share.
+        user_packages.COMPILE: facts.on_this_machine,
+    }
+    given = tuple(name for name, is_given in marks.items() if is_given)
     versions = (python.first, python.last, python.debian_package, " ".join(wanted.index))
     environment = Step(
         name=wanted.label,
         run=script(scripts.ENVIRONMENT, folder, *versions, *python.candidates),
         unless=script(scripts.ENVIRONMENT_THERE, folder),
-        # pip's cache would store everything a second time, on a rented disk.
-        stdin=partial(wanted.files, cache=not is_cloud(config.provider)),
+        stdin=partial(wanted.files, given),
         once_per_host=True,
         shared=folder,
     )
-    return (environment, *own)
+    layer = user_packages.layer(config, wanted)
+    return (environment, *([layer.step(node, folder, given)] if layer else []), *own)
 
 
 def bin_folder(config: ClusterConfig, node: Node) -> str | None:
@@ -61,6 +65,15 @@ def bin_folder(config: ClusterConfig, node: Node) -> str | None:
 
 def environment_folder(config: ClusterConfig, node: Node) -> str | None:
     """The environment that clusters and nodes of a host share; None if `setup:` needs none."""
+    wanted = _wanted(config, node)
+    if wanted is None:
+        return None
+    layer = user_packages.layer(config, wanted)
+    return layer.folder(node, wanted.folder(node)) if layer else wanted.folder(node)
+
+
+def base_folder(config: ClusterConfig, node: Node) -> str | None:
+    """The environment of the TensorFlow alone, which lies below the user's own packages."""
     wanted = _wanted(config, node)
     return wanted.folder(node) if wanted else None
 
@@ -182,7 +195,7 @@ def versions_command(config: ClusterConfig, node: Node) -> Command | None:
     return command(f"{folder}/python", "-c", scripts.VERSIONS) if folder else None
 
 
-_RECIPE = 1
+_RECIPE = 2
 """Version of scripts.ENVIRONMENT; increase it to recreate all environments."""
 
 
@@ -198,11 +211,12 @@ class _Python:
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """Everything that an environment is made from. Two equal ones are one environment on a host."""
+    """Everything that the environment of a TensorFlow is made from, without the user's packages.
+    Two equal ones are one environment on a host."""
 
     label: str
     python: _Python
-    install: tuple[str, ...]
+    install: tuple[str, ...] = ()
     install_alone: tuple[str, ...] = ()
     """Packages to install without their dependencies."""
     constraints: tuple[str, ...] = ()
@@ -211,84 +225,51 @@ class _Wanted:
     index: tuple[str, ...] = field(default=(), repr=False)
     """Questions for the package index: the version, its package, and packages that come in the
     same minor versions. Empty if the tables know the release."""
-    packages: tuple[str, ...] = field(default=(), repr=False)
-    """Those of `install` that `setup.packages` has: pip gets them in a file of that name."""
-    own: Delivered = field(default_factory=Delivered, repr=False)
-    """The files of `setup.requirements`."""
-    lines: tuple[str, ...] = field(default=(), repr=False)
-    """`setup.run`, which may install into it: shared only with clusters that have the same."""
-    is_changed: bool = field(default=False, repr=False)
-    """A later step of the same `setup:` changes it."""
 
     def folder(self, node: Node) -> str:
-        rest = (self.cuda, self.lines) if self.lines else (self.cuda,) if self.cuda else ()
-        # By what the user's files say, wherever they are: others with the same share it.
-        own = (self.own.apart, *(text for _, text in self.own.texts)) if self.own.main else ()
-        text = repr((_RECIPE, self, *rest, *own))
-        alone = self.lines or self.is_changed or not node.shared_cache
-        cache = node.cache if alone else node.shared_cache
-        return f"{cache}/venvs/{self.label}-{_digest(text)}"
+        text = repr((_RECIPE, self, self.cuda))
+        return f"{node.shared_cache or node.cache}/venvs/{self.label}-{digest(text)}"
 
-    def files(self, *, cache: bool) -> Iterable[bytes]:
-        """Tar of the files that pip reads, and of a marker to disable its cache."""
-        named: dict[str, tuple[str, ...]] = {
-            "install.txt": tuple(line for line in self.install if line not in self.packages),
-            "install-alone.txt": self.install_alone,
-            "constraints.txt": self.constraints,
-        }
-        if self.packages:
-            named["own/setup.packages"] = self.packages
-        for path, text in self.own.texts:
-            named[f"own/{path}"] = tuple(text.splitlines())
-        if self.own.main:
-            named["own-file.txt"] = (self.own.main, self.own.apart)
-        if self.cuda:
-            named["cuda.txt"] = self.cuda
-        if not cache:
-            named["no-cache.txt"] = ()
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for name, lines in named.items():
-                data = "".join(f"{line}\n" for line in lines).encode()
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-        return (packed.getvalue(),)
+    def files(self, marks: Iterable[str] = ()) -> Iterable[bytes]:
+        """Tar of the files that the script reads, and of empty ones as `marks` for it."""
+        return user_packages.packed(
+            {
+                "install.txt": self.install,
+                "install-alone.txt": self.install_alone,
+                "constraints.txt": self.constraints,
+                **({"cuda.txt": self.cuda} if self.cuda else {}),
+                **dict.fromkeys(marks, ()),
+            }
+        )
 
 
 def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
-    if config.setup.tensorflow is not None:
-        return _with(config.setup.tensorflow, config, node)
-    packages, own = config.setup.packages, requirements.delivered(config, ())
-    with_code = requirements.of_code(config) is not None or config.setup.install
-    if not packages and not own.main and not with_code and config.setup.python == "auto":
+    setup, version = config.setup, config.setup.tensorflow
+    if version is not None:
+        return _with(version, config, node)
+    own = setup.packages or setup.requirements or setup.install
+    if not own and setup.python == "auto":
         return None
-    return _Wanted(
-        label="python",
-        python=_python(config, _ANY_PYTHON),
-        install=packages,
-        packages=packages,
-        own=own,
-        lines=config.setup.run,
-    )
+    return _Wanted(label="python", python=_python(config, _ANY_PYTHON))
 
 
 def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
     legacy = keras_choice(config) == "legacy"
-    library = strategy_of(config).library
-    given = {*requirements.TENSORFLOW, *(["tf-keras"] if legacy else [])}
-    given |= {library.package} if library else set()
-    packages = requirements.without(config.setup.packages, given)
-    named = requirements.named(config) - given
     gpus = nvidia.wanted(config, node)
     build: tensorflow_releases.Build = "cuda" if gpus else "cpu"
     if strategy_of(config).tpus and is_cloud(config.provider):
         build = "tpus"
     kind = gpus.kind if gpus else ""
-    bounds = (*tensorflow_releases.constraints(version), *cuda.bounds(version, kind))
-    libraries = cuda.pins(version, kind) if gpus else ()
     keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(version))
-    needs = requirements.without(library.needs if library else (), named)
+    # TensorFlow finds its CUDA beside itself (RPATH), never in a layer above it.
+    theirs = [
+        line.partition(" --hash")[0].strip()
+        for line in (requirements.lines(config) if gpus else ())
+        if requirements.package(line).startswith("nvidia-")
+    ]
+    libraries = cuda.pins(version, kind) if gpus else ()
+    named = {requirements.package(line) for line in theirs}
+    bounds = (*tensorflow_releases.constraints(version), *cuda.bounds(version, kind))
     index: tuple[str, ...] = ()
     if tensorflow_releases.is_newer(version):
         package = "tensorflow-cpu" if build == "cpu" else "tensorflow"
@@ -296,19 +277,11 @@ def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
     return _Wanted(
         label=f"tf{version}-{build}",
         python=_python(config, _pythons(config, version)),
-        install=(
-            *requirements.without(tensorflow_releases.tensorflow(version, build), named),
-            *packages,
-            *needs,
-        ),
-        packages=packages,
-        own=requirements.delivered(config, given),
+        install=(*tensorflow_releases.tensorflow(version, build), *theirs),
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),
         index=index,
-        lines=config.setup.run,
-        is_changed=library is not None,
     )
 
 
@@ -365,7 +338,7 @@ def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) 
     """Run a line of `setup.run` once per cluster and node, with the environment first in PATH. It
     is run again in a new environment, as it may install into it, and on each machine of a shared
     home."""
-    of = _digest(repr((folder, line, node.host) if node.home else (folder, line)))
+    of = digest(repr((folder, line, node.host) if node.home else (folder, line)))
     done, limit = f"{paths.cluster_folder(config.name)}/setup/{of}", ceil(config.setup.timeout)
     run = ship.text("task_processes.sh") + ship.text("setup_line.sh") + scripts.OWN_LINE_DONE
     return Step(
@@ -375,7 +348,3 @@ def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) 
         once_per_host=True,  # two at once would compete for apt's lock or one environment
         timeout=limit + 120.0,
     )
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]

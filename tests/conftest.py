@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from cloudtrain.catalog import table
 from cloudtrain.core import retry
-from tests.support import forked, lanes, prepared
+from tests.support import environments, forked, lanes, prepared
 from tests.support import project as projects
 from tests.support.forked import pytest_runtestloop
 from tests.support.lanes import (
@@ -44,7 +44,7 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
 if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
+os.environ["PATH"] = f"{sys.base_prefix}/bin:{environments.uv_folder()}:{os.environ['PATH']}"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
 sys.dont_write_bytecode = False
 gc.set_threshold(50_000)  # sockets in circles are closed by it

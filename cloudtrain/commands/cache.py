@@ -12,6 +12,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.store_kinds import kind_of
+from cloudtrain.node.layer import BELOW
 from cloudtrain.setup import stored
 from cloudtrain.setup.kept_here import Kept, kept_here, remove
 from cloudtrain.setup.programs import Archive
@@ -22,10 +23,14 @@ __all__ = ["Kept", "kept_here", "prune"]
 
 
 def prune(unused: Sequence[Kept], console: Console) -> dict[str, str]:
-    """Delete what nothing uses, environments before the Pythons that they were made with; returns
-    why something stayed, by its name."""
+    """Delete what nothing uses, layers before the environments below them, and these before their
+    Pythons; returns why something stayed, by its name."""
+
+    def order(kept: Kept) -> tuple[bool, bool]:
+        return kept.kind == "Python", not (kept.path / BELOW).exists()
+
     stayed = {}
-    for kept in sorted(unused, key=lambda each: each.kind == "Python"):
+    for kept in sorted(unused, key=order):
         if why := remove(kept):
             stayed[kept.name] = why
             console.warn(f"{kept.kind} {kept.name} stays: {why}")

@@ -76,7 +76,8 @@ class Step:
     `once_per_host`: nodes that share a host take turns, and skip `run` if `unless` passes after
     another's run; nodes that share a home do so with every step. `reboots`: if `unless` still fails
     after `run`, reboot the node and retry both once. `timeout`: seconds without output. `shared`:
-    folder that `run` creates, and that a node may get from another one instead.
+    folder that `run` creates, and that a node may get from another one instead; `below`: the folder
+    of another step that this one lies over.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Step:
     reboots: bool = False
     timeout: float = 1800.0
     shared: str | None = None
+    below: str | None = None
 
 
 # ── What a command on a node prints, without what the user's own shell prints before it ───────

@@ -31,6 +31,8 @@ PART = 96 << 20
 """Bytes of files in one part; a larger file is a part of its own."""
 AT_ONCE = 8
 PIECE = 1 << 20
+BELOW = b".below"
+"""Of a layer (layer.py): the environment below it, by a path that its archive is for, too."""
 
 BASE = "import sys; print(sys.base_prefix); print('%d.%d' % sys.version_info[:2])"
 TRIAL = "import sys, pip; print('%d.%d' % sys.version_info[:2])"
@@ -117,8 +119,8 @@ def bases(top: bytes, base: bytes) -> "list[bytes]":
 def entries(
     top: bytes, folder: bytes, others: "list[bytes]"
 ) -> "dict[bytes, tuple[bool, int, int]]":
-    """Everything to pack: is it a folder, its size and the time of its last change. Marks in the
-    environment, which begin with a dot, are of this node."""
+    """Everything to pack: is it a folder, its size and the time of its last change. Other marks
+    in the environment, which begin with a dot, are of this node."""
     found = {}
     for root in [folder, *others]:
         if os.path.islink(root):
@@ -127,7 +129,7 @@ def entries(
         found[os.path.relpath(root, top)] = (True, 0, 0)
         for place, folders, names in os.walk(root):
             if place == folder:
-                names = [name for name in names if not name.startswith(b".")]
+                names = [name for name in names if not name.startswith(b".") or name == BELOW]
             for name in names + folders:
                 path = os.path.join(place, name)
                 facts = os.lstat(path)

@@ -187,16 +187,54 @@ def record(own: str, name: str, version: str) -> None:
     files = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n",
         "INSTALLER": "cloudtrain\n",
+        "RECORD": listed(folder),
     }
-    files["RECORD"] = "".join(f"{folder}/{each},,\n" for each in (*files, "RECORD"))
     for each, text in files.items():
         with open(os.path.join(own, folder, each), "w") as file:
             file.write(text)
 
 
+LENT = "cloudtrain, lent\n"
+"""Installer in the record of a package that is below: uv sees what the layer's own folder has."""
+
+
+def lend(folder: str) -> None:
+    """Record what is below as installed in the layer, for an installer that replaces it there."""
+    own = packages(folder)
+    for below in chain(folder)[1:]:
+        for path in glob.glob(os.path.join(glob.escape(packages(below)), "*.dist-info")):
+            made = os.path.join(own, os.path.basename(path))
+            name = os.path.basename(path).partition("-")[0]
+            if glob.glob(os.path.join(glob.escape(own), name + "-*.dist-info")):
+                continue
+            os.mkdir(made)
+            shutil.copyfile(os.path.join(path, "METADATA"), os.path.join(made, "METADATA"))
+            for each, text in (("INSTALLER", LENT), ("RECORD", listed(os.path.basename(path)))):
+                with open(os.path.join(made, each), "w") as file:
+                    file.write(text)
+
+
+def take_back(folder: str) -> None:
+    """Remove the records that `lend` wrote, as far as they are still there."""
+    own = glob.escape(packages(folder))
+    for path in glob.glob(os.path.join(own, "*.dist-info", "INSTALLER")):
+        with open(path) as file:
+            if file.read() == LENT:
+                shutil.rmtree(os.path.dirname(path))
+
+
+def listed(folder: str) -> str:
+    """A RECORD of the files of a record alone."""
+    return "".join(f"{folder}/{each},,\n" for each in ("METADATA", "INSTALLER", "RECORD"))
+
+
 def main() -> None:
-    folder, below = sys.argv[1:3]
-    create(os.path.abspath(folder), os.path.abspath(below))
+    """FOLDER BELOW: create the layer. `lend` or `take-back` FOLDER."""
+    what, last = sys.argv[1:3]
+    if what in ("lend", "take-back"):
+        (lend if what == "lend" else take_back)(os.path.abspath(last))
+    else:
+        create(os.path.abspath(what), os.path.abspath(last))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.paths import cache_folder
+from cloudtrain.node import layer
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.state import Records, home, known_clusters
 
@@ -201,18 +202,21 @@ def _needed(config: ClusterConfig | None) -> set[str]:
         return {_ALL} if any(here.fullmatch(host.address) for host in config.hosts) else set()
     try:
         nodes = open_provider(config).nodes(config.name)
-        folders = [tensorflow.environment_folder(config, node) for node in nodes]
+        found = (tensorflow.environment_folder, tensorflow.base_folder)
+        folders = [folder(config, node) for node in nodes for folder in found]
     except CloudtrainError:
         return {_ALL}
     return {Path(folder).name for folder in folders if folder}
 
 
 def _base_of(kept: Kept, environments: Iterable[Path]) -> str:
-    """The environment that a Python here was made for, and goes on with."""
-    if kept.kind != "Python":
-        return ""
-    for folder in environments:
+    """The environment that goes on with a Python here, or lies over another environment."""
+    for folder in environments if kept.kind in ("Python", "environment") else ():
         with suppress(OSError, ValueError):
+            if kept.kind == "environment":
+                if (folder / layer.BELOW).read_text() == str(kept.path):
+                    return f"environment {folder.name}, which lies over it"
+                continue
             text = (folder / "pyvenv.cfg").read_text()
             base = re.search(r"^home\s*=\s*(.+?)\s*$", text, re.MULTILINE)
             if base and Path(base[1]).is_relative_to(kept.path):

@@ -98,14 +98,14 @@ class _CreatedApart:
     session: Session
 
     def provide(
-        self, node: Node, folder: str, create: Callable[[Node], None], say: Callable[[str], None]
+        self, node: Node, step: Step, create: Callable[[Node], None], say: Callable[[str], None]
     ) -> bool:
-        for_all = PurePath(node.shared_cache, "venvs")
+        for_all, folder = PurePath(node.shared_cache, "venvs"), str(step.shared)
         if not node.shared_cache or not PurePath(folder).is_relative_to(for_all):
             create(node)
             return True
         session, provider = self.session, cast(Any, self.session.provider)
-        with provider.builder(session.plan, session.identity, node, folder) as builder:
+        with provider.builder(session.plan, session.identity, node, folder, step.below) as builder:
             if builder is not None:
                 create(builder)
         return True
@@ -169,10 +169,11 @@ class Sharing:
         """End all waiting, from another thread."""
         self._stop.set()
 
-    def provide(self, node: Node, folder: str, create: Callable[[Node], None], say: Say) -> bool:
-        """Get or create the environment in that folder of the node. `create` creates it there, and
+    def provide(self, node: Node, step: Step, create: Callable[[Node], None], say: Say) -> bool:
+        """Get or create the environment of the step on the node. `create` creates it there, and
         raises what then ends the node's setup. False if it was not tried, since it has failed on
         other nodes."""
+        folder = str(step.shared)
         key = self._key(node, folder)
         if key is None:
             create(node)

@@ -123,11 +123,11 @@ class LocalProvider(OwnMachines):
 
     @contextlib.contextmanager
     def builder(
-        self, plan: Plan, identity: Identity, node: Node, folder: str
+        self, plan: Plan, identity: Identity, node: Node, folder: str, below: str | None
     ) -> Iterator[Node | None]:
         """Node on which to create an environment of the cache: a server apart from all nodes, or
         the node itself if that shares this machine's files. None if another process has created the
-        environment.
+        environment. `below`: the environment that it lies over, which it may read.
         """
         own = NodeFolder(self._cluster_folder(plan.config.name) / node.name)
         if not own.is_apart():
@@ -138,22 +138,31 @@ class LocalProvider(OwnMachines):
             if not is_ours:
                 yield None
                 return
-            with (
-                staging(target) as stage,
-                self._builder_server(plan, identity, node, {str(target.parent): str(stage)}) as one,
-            ):
-                yield one
+            with staging(target) as stage:
+                if below:  # a place for it: the server has no right to make one there
+                    (stage / Path(below).name).mkdir()
+                instead = {str(target.parent): str(stage)}
+                with self._builder_server(plan, identity, node, instead, below) as one:
+                    yield one
 
     @contextlib.contextmanager
     def _builder_server(
-        self, plan: Plan, identity: Identity, node: Node, instead: Mapping[str, str]
+        self,
+        plan: Plan,
+        identity: Identity,
+        node: Node,
+        instead: Mapping[str, str],
+        below: str | None,
     ) -> Iterator[Node]:
         cluster = plan.config.name
         folder = self._cluster_folder(cluster) / BUILDER
         tag = self._tag(cluster, f"{node.name}-builder{processes.ROOM}")
         view = self._view(plan)
         if view is not None:
-            view = replace(view, writable=(), shared=(), instead=instead, disk="")
+            readable = (*view.read_only, *([below] if below else []))
+            view = replace(
+                view, read_only=readable, writable=(), shared=(), instead=instead, disk=""
+            )
         request = self._request(identity, node, folder, tag, view)
         places = processes.addresses(f"{self._digest}/{cluster}/{BUILDER}", 0)
         self._erase(lambda each: each == tag, [folder])

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.standins.cloud import DESCRIPTIONS, running
-from tests.standins.image import WHEELS, with_archive, with_package
+from tests.standins.image import with_archive, with_noted_uv, with_package
 from tests.standins.nodes import Nodes, unavailable
 from tests.standins.stores import KINDS, Store
 from tests.support.cloud_user import READY, Account
 from tests.support.project import Project
 
-PIP_LOG = "/tmp/pip.log"
+UV_LOG = "/tmp/uv.log"
 SAME = (
-    "cd ~/.cache/cloudtrain/venvs/python-*/ && "
+    "cd ~/.cache/cloudtrain/venvs/python-packages-*/ && "
     "{ find . -name __pycache__ -prune -o -type f ! -name '.*' -print; find . -type l; } |"
     " sort | while read -r path; do"
     ' [ -L "$path" ] && echo "$path $(readlink "$path")" || sha256sum "$path"; done | sha256sum &&'
@@ -33,9 +33,7 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ac
     image = tmp_path / "image"
     with_archive(image)
     with_package(image)
-    (image / "etc" / "pip.conf").write_text(
-        f"[global]\nno-index = true\nfind-links = /{WHEELS}\nlog = {PIP_LOG}\n"
-    )
+    with_noted_uv(image, UV_LOG)
     with (
         Nodes(files=image) as nodes,
         running(name, nodes=nodes) as cloud,
@@ -76,15 +74,16 @@ def test_an_archive_that_was_changed_in_the_store_is_not_used(
     said = user.do("up", config, "--yes").stderr
     user.do("down", user.project.name, "--yes")
     kept = [*(user.project.home / "environments").glob("archive-*.json")]
-    assert len(kept) == 1, said
-    (record,) = kept
-    known = json.loads(record.read_text())
-    for part in known["parts"]:
-        part["sha256"] = "0" * 64
-    record.write_text(json.dumps(known))
+    assert len(kept) == 2, said
+    for record in kept:
+        known = json.loads(record.read_text())
+        for part in known["parts"]:
+            part["sha256"] = "0" * 64
+        record.write_text(json.dumps(known))
 
     said = user.do("up", config, "--yes").stderr
     assert "cannot get python from the store" in said
+    assert "cannot get python-packages from the store" in said
     assert "SHA-256" in said
     assert sum(asked_the_index(user)) == 1
     assert len(set(contents(user))) == 1
@@ -103,8 +102,8 @@ def test_with_the_cache_off_each_node_creates_its_own(account: tuple[Account, St
 
 
 def asked_the_index(user: Account) -> list[bool]:
-    """By node: has pip run there?"""
-    test = f"test -s {PIP_LOG} && echo yes || echo no"
+    """By node: has it looked for the package?"""
+    test = f"grep -qs many {UV_LOG} && echo yes || echo no"
     return [user.openssh(node["name"], test).strip() == "yes" for node in user.status()]
 
 

@@ -81,7 +81,7 @@ def test_what_the_code_requires_is_installed_once_beside_the_shared_environment(
     before, mine = digest(machine.shared), wanted(**FILE)
     shown = machine.ready(mine)
     assert shown[0] == "setup.requirements: code:requirements.txt"
-    assert "setup.requirements: code:requirements.txt: pip install -r requirements.txt" in shown
+    assert "setup.requirements: code:requirements.txt: install -r requirements.txt" in shown
     assert machine.says(mine, "import extra, below; print(extra.VERSION)") == "1.0"
     assert machine.ready(mine) == []
     assert digest(machine.shared) == before
@@ -94,10 +94,10 @@ def test_a_change_of_the_code_alone_installs_no_requirement_again(machine: Machi
     mine = wanted(**FILE)
     machine.ready(mine)
     shown = machine.ready(mine, "f" * 16)
-    assert not [line for line in shown if "pip install" in line]
+    assert not [line for line in shown if ": install " in line]
     assert machine.says(mine, "import extra; print(extra.VERSION)", "f" * 16) == "1.0"
     machine.requires("extra", "below", digest="e" * 16)
-    assert [line for line in machine.ready(mine, "e" * 16) if "pip install" in line]
+    assert [line for line in machine.ready(mine, "e" * 16) if ": install " in line]
 
 
 def test_another_tensorflow_is_refused_in_pips_words_with_a_hint(machine: Machine) -> None:
@@ -131,7 +131,7 @@ def test_the_code_itself_is_installed_and_its_delivered_files_stay_as_they_are(
     before, delivered = digest(machine.shared), digest(machine.code())
     mine = wanted(install=("multi task",))
     shown = machine.ready(mine)
-    assert "setup.install: multi task: pip install multi task" in shown
+    assert "setup.install: multi task: install multi task" in shown
     assert machine.says(mine, "import trainer; trainer.main()").startswith("trains in")
     assert digest(machine.code()) == delivered
     assert digest(machine.shared) == before

@@ -103,7 +103,7 @@ def test_an_environment_is_made_with_what_the_loader_would_not_find(
     transport = HereTransport(tmp_path / "homes", environ)
     apply(lambda one: tensorflow.steps(config, one), [node()], transport, stage)
     told = [text for _, text in stage.lines]
-    assert "python: linking CUDA's libraries to where TensorFlow looks for them" in told
+    assert "python-packages: linking CUDA's libraries to where TensorFlow looks for them" in told
     folder = tensorflow.bin_folder(config, node())
     assert folder is not None
     python = tmp_path / "homes" / node().name / folder / "python"
@@ -203,5 +203,10 @@ def test_what_is_pinned_of_cuda_stays_unless_a_package_of_the_users_needs_anothe
     folder = tensorflow.bin_folder(config, node())
     assert folder is not None
     home = tmp_path / "homes" / node().name / folder
-    (info,) = home.parent.glob("lib/python3*/site-packages/nvidia_x-*.dist-info")
-    assert info.name == f"nvidia_x-{has}.dist-info"
+    base = tmp_path / "homes" / node().name / str(tensorflow.base_folder(config, node()))
+    (below,) = base.glob("lib/python3*/site-packages/nvidia_x-*.dist-info")
+    assert below.name == "nvidia_x-1.0.dist-info", "TensorFlow's, beside it"
+    ask = "from importlib.metadata import version; print(version('nvidia-x'))"
+    asked = [home / "python", "-c", ask]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert said.stdout == f"{has}\n", "what the user's package finds"

@@ -20,7 +20,7 @@ from tests.support.hurried import hurry_nodes
 from tests.support.lanes import Cases
 from tests.support.nodes_here import node
 from tests.support.package_index import PackageIndex, package_index
-from tests.support.wheels import digest, wheel
+from tests.support.wheels import digest
 
 BUILDER = node("built")
 
@@ -35,8 +35,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackageIndex]:
     if reason := parts.unavailable():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("index")
-    wheel(folder / "wheels", "one", "1.0", "two")
-    wheel(folder / "wheels", "two")
+    parts.wheels(folder / "wheels")
     with package_index(folder / "wheels", folder / "log") as index:
         yield index
 

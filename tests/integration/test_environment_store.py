@@ -27,7 +27,7 @@ from tests.support.hurried import hurry_nodes
 from tests.support.lanes import Cases
 from tests.support.nodes_here import node
 from tests.support.package_index import PackageIndex, package_index
-from tests.support.wheels import digest, wheel
+from tests.support.wheels import digest
 
 BUILDER = node("built")
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -50,7 +50,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackageIndex]:
     if reason := parts.unavailable():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("index")
-    wheel(folder / "wheels", "one")
+    parts.wheels(folder / "wheels")
     with package_index(folder / "wheels", folder / "log") as index:
         yield index
 
@@ -200,8 +200,10 @@ def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
     later = SameHomes(tmp_path / "later", built.place, index)
     cluster = Cluster(later, known, "chief0")
     cluster.up()
-    assert [text for text in cluster.console.warned if "cannot get python from the store" in text]
-    assert {asked.package for asked in index.requests()} == {"one"}
+    assert [
+        text for text in cluster.console.warned if "cannot get tf2.21-cpu from the store" in text
+    ]
+    assert {asked.package for asked in index.requests()} == parts.PACKAGES
     (environment,) = later.environments(cluster.nodes[0])
     assert digest(environment) == first.digest
     assert later.halves(cluster.nodes[0]) == []
@@ -224,8 +226,10 @@ def test_an_object_that_was_changed_in_the_store_is_refused(
     cluster.up()
     for path, data in whole.items():
         known.upload(path, [data])
-    assert [text for text in cluster.console.warned if "cannot get python from the store" in text]
-    assert {asked.package for asked in index.requests()} == {"one"}
+    assert [
+        text for text in cluster.console.warned if "cannot get tf2.21-cpu from the store" in text
+    ]
+    assert {asked.package for asked in index.requests()} == parts.PACKAGES
     (environment,) = later.environments(cluster.nodes[0])
     assert digest(environment) == first.digest
     assert later.halves(cluster.nodes[0]) == []

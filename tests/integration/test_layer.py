@@ -137,6 +137,33 @@ def test_a_package_that_requires_tensorflow_is_given_the_one_below(
     assert "tensorflow>=2.22" in done.stderr
 
 
+def test_uv_keeps_what_is_below_and_another_version_hides_it(shared: Path, tmp_path: Path) -> None:
+    before, own = digest(shared), tmp_path / "env"
+    layer.create(str(own), str(shared))
+    wheels = [wheel(tmp_path, "needy", "1.0", "tensorflow-cpu", "below")]
+    wheels.append(wheel(tmp_path, "below", "2.0"))
+    uv = [environments.UV, "pip", "install", "--offline", "--no-index", "--no-cache", "--no-config"]
+    uv += ["--python", own / "bin" / "python"]
+
+    def records() -> list[str]:
+        found = Path(layer.packages(str(own))).glob("*.dist-info")
+        return sorted(each.name.removesuffix(".dist-info") for each in found)
+
+    made = records()
+    layer.lend(str(own))
+    said(*uv, wheels[0])
+    layer.take_back(str(own))
+    assert records() == sorted([*made, "needy-1.0"]), "what is below is not installed again"
+    assert said(own / "bin" / "below") == f"1.0 {own}"
+    layer.lend(str(own))
+    said(*uv, "needy", wheels[1])
+    layer.take_back(str(own))
+    assert records() == sorted([*made, "needy-1.0", "below-2.0"])
+    assert said(own / "bin" / "below") == f"2.0 {own}"
+    assert said(shared / "bin" / "below") == f"1.0 {shared}"
+    assert digest(shared) == before
+
+
 def test_layers_lie_on_each_other(shared: Path, tmp_path: Path) -> None:
     setup, own = tmp_path / "the user's setup", tmp_path / "env"
     layer.create(str(setup), str(shared))

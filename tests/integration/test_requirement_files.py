@@ -1,4 +1,5 @@
-"""The user's own requirements file with a real pip: it means what it means to pip elsewhere."""
+"""The user's own requirements file with a real uv and a real pip: it means to both what it means to
+pip elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow, tensorflow_releases
 from cloudtrain.playbooks.apply import apply
-from tests.support.environments import quick_python
+from tests.support.environments import UV, quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.tensorflow_parts import config
 from tests.support.wheels import wheel
@@ -35,11 +36,14 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def make(tmp_path: Path, wheels: Path) -> Make:
-    """Run the step on a node that finds these wheels alone; returns what it has installed."""
+@pytest.fixture(params=["uv", "pip"])
+def make(tmp_path: Path, wheels: Path, request: pytest.FixtureRequest) -> Make:
+    """Run the steps on a node that finds these wheels alone, with a uv of its own or none; returns
+    what a program there imports."""
     (tmp_path / "bin").mkdir()
     quick_python(tmp_path / "bin" / "python3")
+    if request.param == "uv":
+        (tmp_path / "bin" / "uv").symlink_to(UV)
     environ = {
         "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -51,10 +55,17 @@ def make(tmp_path: Path, wheels: Path) -> Make:
 
     def run(wanted: ClusterConfig) -> set[str]:
         transport = HereTransport(tmp_path / "nodes", environ)
-        apply(lambda one: tensorflow.steps(wanted, one), [node()], transport, Remembered())
-        folder = tensorflow.environment_folder(wanted, node())
-        found = (tmp_path / "nodes").glob(f"*/{folder}/lib/python3*/site-packages/*.dist-info")
-        return {each.name.removesuffix(".dist-info") for each in found}
+        stage = Remembered()
+        apply(lambda one: tensorflow.steps(wanted, one), [node()], transport, stage)
+        assert (request.param == "pip") == any("pip installs" in text for _, text in stage.lines)
+        assert not any("asking pip" in text for _, text in stage.lines)
+        found: dict[str, str] = {}  # of the layer first, which hides what is below
+        for folder in (tensorflow.environment_folder, tensorflow.base_folder):
+            pattern = f"*/{folder(wanted, node())}/lib/python3*/site-packages/*.dist-info"
+            for path in (tmp_path / "nodes").glob(pattern):
+                name, _, version = path.name.removesuffix(".dist-info").partition("-")
+                found.setdefault(name, version)
+        return {f"{name}-{version}" for name, version in found.items()}
 
     return run
 

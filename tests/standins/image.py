@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from tests.standins.nodes import ARCHIVE
+from tests.standins.nodes import ARCHIVE, UV_PLACE
 
 MODULES = 400
 WHEELS = "srv/wheels"
@@ -30,6 +30,13 @@ def with_package(image: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as packed:
         for name, text in files.items():
             packed.writestr(name, text)
+
+
+def with_noted_uv(image: Path, log: str) -> None:
+    """uv also appends what it says to the file `log` on the node."""
+    text = f'/{UV_PLACE} "$@" >/tmp/said.$$ 2>&1\ncode=$?\ntee -a {log} </tmp/said.$$\nexit $code\n'
+    _put(image / "usr/local/bin/uv", f"#!/bin/sh\n{text}")
+    (image / "usr/local/bin/uv").chmod(0o755)
 
 
 _ALL = f"""\

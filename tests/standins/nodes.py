@@ -26,9 +26,12 @@ from pathlib import Path
 
 import platformdirs
 
+from tests.support.environments import UV
+
 PACKAGES = (
     "cloud-init,openssh-server,sudo,python3-minimal,iproute2,rsync,ca-certificates,procps,git"
 )
+UV_PLACE = "usr/local/lib/uv/uv"
 LATER = "python3-venv"
 """What the playbooks install on a bare node is in its own archive, for nodes without network."""
 ARCHIVE = "srv/debs"
@@ -249,7 +252,7 @@ def tree() -> Path:
     """The files that all nodes start with, made once: half a minute, 300 MB."""
     cache = Path(os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_dir("cloudtrain"))
     options = ("--variant=minbase", f"--include={PACKAGES}", f"--customize-hook={_DOWNLOAD}")
-    recipe = zlib.crc32(repr(options).encode())
+    recipe = zlib.crc32(repr((options, UV_PLACE)).encode())
     place = cache / "standin-node" / f"{_suite()}-{recipe:08x}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("w") as lock:
@@ -260,6 +263,9 @@ def tree() -> Path:
             make = ["mmdebstrap", "--quiet", *options, _suite(), str(half)]
             subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
             _index(half / ARCHIVE)
+            (half / UV_PLACE).parent.mkdir(parents=True)
+            shutil.copy2(UV, half / UV_PLACE)
+            (half / "usr/local/bin/uv").symlink_to(f"/{UV_PLACE}")
             half.rename(place)
     return place
 

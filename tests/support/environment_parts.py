@@ -26,10 +26,10 @@ from cloudtrain.setup.programs import OnNode, Server
 from tests.support.landing_parts import FolderTransport, Heard
 from tests.support.nodes_here import Remembered, node
 from tests.support.package_index import PackageIndex
-from tests.support.wheels import digest
+from tests.support.wheels import digest, wheel
 
 KEY = "k" * 32
-LABEL = "python"
+LABEL = "tf2.21-cpu"
 
 
 def unavailable() -> str | None:
@@ -135,9 +135,9 @@ def config(**setup: Any) -> ClusterConfig:
     return ClusterConfig(
         name="mnist",
         provider="gcp",
-        strategy="multi_worker_mirrored",
+        strategy="custom",
         nodes={"chief": NodeGroup(), "worker": NodeGroup()},
-        setup=Setup(packages=("one",), **setup),
+        setup=Setup(tensorflow="2.21", **setup),
         source="/nowhere/mnist.yaml",
     )
 
@@ -147,6 +147,17 @@ def environment_of(one: Node) -> str:
     folder = tensorflow.environment_folder(config(), one)
     assert folder is not None
     return folder
+
+
+def wheels(folder: Path) -> None:
+    """A TensorFlow that installs in a moment, of three packages."""
+    wheel(folder, "tensorflow_cpu", "2.21.0", "one")
+    wheel(folder, "tensorboard", "2.21.0")
+    wheel(folder, "one", "1.0", "two")
+    wheel(folder, "two")
+
+
+PACKAGES = {"tensorflow-cpu", "tensorboard", "one", "two"}
 
 
 def nodes(*names: str) -> list[Node]:

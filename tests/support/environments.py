@@ -14,11 +14,27 @@ import shutil
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shlex import quote
 
 import platformdirs
+
+from tests.support.project import ROOT
+
+UV = Path(sys.executable).with_name("uv")
+"""That of this environment (pyproject.toml, `dev`)."""
+
+
+def uv_folder() -> Path:
+    """A folder for PATH that has uv alone: nodes of this machine need not fetch it."""
+    link = ROOT / "build" / "uv" / "uv"
+    if not link.exists() and UV.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            link.symlink_to(UV)
+    return link.parent
 
 
 def create(folder: Path, python: str = sys.executable) -> None:

@@ -50,7 +50,7 @@ case "$1 $2 $3" in
 $2" "$3" "$4";;
     "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python";;
     "-m pip install")
-        case "$*" in *" uv") cp UV_STAND_IN "$(dirname "$0")/uv"; exit;; esac
+        case "$*" in *" uv>="*) cp UV_STAND_IN "$(dirname "$0")/uv"; exit;; esac
         echo "pip $*" >>"$(dirname "$0")/../log";;
     "-I -c import pip") exit 0;;
     *) exit 99;;

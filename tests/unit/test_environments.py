@@ -18,12 +18,14 @@ from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import NodeError, StepFailed, StoreError
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup
 from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Step, command
 from cloudtrain.setup import programs, stored
 from cloudtrain.setup.prepare import Sharing
 from cloudtrain.setup.programs import PROBE, Archive, OnNode, Part, StorePlace, key_of
 
 FACTS = ("ubuntu", "24.04", "x86_64", "glibc 2.39", "zstd", "/home/cloudtrain")
 FOLDER = ".cache/cloudtrain/venvs/tf2.21-cpu-0123456789ab"
+STEP = Step(name="tf2.21-cpu", run=command("true"), shared=FOLDER)
 PLACE = StorePlace(uri="gs://bucket/prefix")
 PARTS = (Part(name="part-000.tar.zst", size=10, sha256="a" * 64, object="k", version="1"),)
 
@@ -95,7 +97,7 @@ class Cluster:
 
         def one(node: Node) -> bool | str:
             try:
-                return sharing.provide(node, FOLDER, self.create(node), lambda text: None)
+                return sharing.provide(node, STEP, self.create(node), lambda text: None)
             except StepFailed as error:
                 return str(error)
 
@@ -208,10 +210,10 @@ def test_one_failure_is_taken_up_by_the_next_node(cluster: Cluster) -> None:
     first = node(0)
     cluster.broken = {first.name}
     with pytest.raises(StepFailed):
-        sharing.provide(first, FOLDER, cluster.create(first), lambda text: None)
+        sharing.provide(first, STEP, cluster.create(first), lambda text: None)
     for number in (1, 2):
         each = node(number)
-        assert sharing.provide(each, FOLDER, cluster.create(each), lambda text: None)
+        assert sharing.provide(each, STEP, cluster.create(each), lambda text: None)
     assert cluster.created == [first.name, node(1).name]
 
 
@@ -245,7 +247,7 @@ def test_waiting_nodes_end_when_the_command_is_interrupted(cluster: Cluster) -> 
         raise NodeError("mnist-worker0", "the connection was closed")
 
     with pytest.raises(NodeError):
-        sharing.provide(node(0), FOLDER, create, lambda text: None)
+        sharing.provide(node(0), STEP, create, lambda text: None)
     assert started.is_set()
 
 

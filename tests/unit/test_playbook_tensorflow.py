@@ -108,9 +108,11 @@ def test_gpus_before_turing_get_the_last_cudnn_that_has_code_for_them(kind: str)
 
 def test_what_the_user_names_of_cuda_is_theirs() -> None:
     own = ["nvidia-cudnn-cu12==9.20.0.48", "torch"]
-    (step,) = tensorflow.steps(config(tensorflow="2.21", accelerator=T4, packages=own), node())
-    assert not [line for line in files(step)["cuda"] if "cudnn" in line]
-    assert own[0] in files(step)["own/setup.packages"]
+    wanted = config(tensorflow="2.21", accelerator=T4, packages=own)
+    environment, packages = tensorflow.steps(wanted, node())
+    assert not [line for line in files(environment)["cuda"] if "cudnn" in line]
+    assert own[0] in files(environment)["install"], "TensorFlow finds none in a layer above it"
+    assert own == files(packages)["own/setup.packages"]
 
 
 @pytest.mark.parametrize("accelerator", [T4, None])
@@ -136,15 +138,24 @@ def test_nothing_asked_is_nothing_done() -> None:
 
 
 def test_packages_alone_make_an_environment_without_tensorflow() -> None:
-    (step,) = tensorflow.steps(config(packages=("six",)), node())
-    assert step.name == "python"
-    assert files(step) == {
-        "install": [],
-        "install-alone": [],
-        "constraints": [],
-        "own/setup.packages": ["six"],
-        "no-cache": [],
-    }
+    environment, packages = tensorflow.steps(config(packages=("six",)), node())
+    assert (environment.name, packages.name) == ("python", "python-packages")
+    nothing: dict[str, list[str]] = {"install": [], "constraints": [], "no-cache": []}
+    assert files(environment) == {"install-alone": [], **nothing}
+    assert files(packages) == {"below": [], "own/setup.packages": ["six"], **nothing}
+
+
+def test_the_users_packages_are_a_layer_over_what_others_share() -> None:
+    plain, own = config(tensorflow="2.21"), config(tensorflow="2.21", packages=("numpy==2.4.0",))
+    (environment,) = tensorflow.steps(plain, node())
+    below, layer = tensorflow.steps(own, node())
+    assert below == replace(environment, stdin=below.stdin)
+    assert layer.below == below.shared == tensorflow.base_folder(own, node())
+    assert layer.shared == tensorflow.environment_folder(own, node())
+    given = files(layer)
+    assert given["below"] == files(below)["install"], "what it must go with"
+    assert "numpy<=2.4.6" not in given["constraints"], "the user's own line bounds it"
+    assert "keras<=3.15.1" in given["constraints"]
 
 
 def test_what_the_user_names_is_not_bounded_and_their_tensorflow_lines_give_way(
@@ -162,7 +173,7 @@ def test_what_the_user_names_is_not_bounded_and_their_tensorflow_lines_give_way(
         requirements="requirements.txt",
         source=str(tmp_path / "mnist.yaml"),
     )
-    (step,) = tensorflow.steps(wanted, node())
+    (_, step) = tensorflow.steps(wanted, node())
     given = files(step)
     assert given["own/setup.packages"] == ["tensorflow-datasets"]
     assert given["own/requirements"] == [
@@ -292,8 +303,9 @@ def test_a_release_of_the_table_is_not(version: str | None) -> None:
 
 def test_own_lines_are_steps_after_the_environment() -> None:
     line = "echo 'it is' $HOME; sudo apt-get install -y libsndfile1"
-    environment, own = tensorflow.steps(config(tensorflow="2.21", run=(line,)), node())
+    environment, layer, own = tensorflow.steps(config(tensorflow="2.21", run=(line,)), node())
     assert environment.once_per_host
+    assert layer.below == environment.shared, "what the line installs is this config's alone"
     done = own.run.arguments[4]
     wanted = config(tensorflow="2.21", run=(line,))
     folder = (tensorflow.bin_folder(wanted, node()) or "").removesuffix("/bin")

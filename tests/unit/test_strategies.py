@@ -249,10 +249,10 @@ def test_one_more_gets_its_librarys_needs_and_the_playbook_of_no_other(
     node = Node(
         name="mnist-helper0", role="helper", index=0, address="h", internal="h", state="running"
     )
-    (environment,) = tensorflow.steps(ring, node)
-    assert environment.stdin is not None
-    assert b"ring-runtime" in b"".join(environment.stdin())
-    assert b"ring==0.9" not in b"".join(environment.stdin())
+    environment, packages = tensorflow.steps(ring, node)
+    assert packages.stdin is not None
+    assert b"ring-runtime" in b"".join(packages.stdin())
+    assert b"ring==0.9" not in b"".join(packages.stdin())
     assert "python3.10" in environment.run.arguments
     assert "python3.11" not in environment.run.arguments, "RING does not run on it"
     assert horovod.steps(ring, node) == ()
