@@ -353,8 +353,12 @@ class Masks:
         if len(text) > MOST:
             return None
         self.notice(text)
-        with suppress(ValueError):
-            return self.document(json.loads(text))
+        try:
+            document = json.loads(text)
+        except ValueError:
+            pass
+        else:
+            return self.document(document)
         if not text.lstrip().startswith("<"):
             return self.text(text)
 
@@ -436,7 +440,9 @@ class Masks:
         return text
 
     def _placeholder(self, kind: str, name: str) -> str:
-        digest = hmac.new(self._key, f"{kind} {name.lower()}".encode(), "sha256").hexdigest()
+        # A name in JSON may have half a surrogate pair.
+        named = f"{kind} {name.lower()}".encode("utf-8", "surrogatepass")
+        digest = hmac.new(self._key, named, "sha256").hexdigest()
         number = int(digest[:16], 16)
         if kind == "mail":
             return f"user-{digest[:8]}@example.com"

@@ -114,6 +114,15 @@ def test_what_a_machine_was_given_and_what_it_printed_is_left_out(masks: Masks) 
     assert "<output>***</output>" in xml
 
 
+def test_a_name_that_is_no_unicode_text_unmasks_nothing_beside_it(masks: Masks) -> None:
+    """JSON may have half a surrogate pair, which has no bytes in UTF-8."""
+    inner = json.dumps({"surname": "ann\ud800", "clientSecret": "hidden"})
+    for document in ({"owner": "ann\ud800", "clientSecret": "hidden"}, {"message": inner}):
+        made = json.dumps(masks.body(json.dumps(document)))
+        assert "hidden" not in made
+        assert "***" in made
+
+
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_real_refusal_means_the_same_without_its_names(cloud: str) -> None:
     """All that people met: names of others, as cloudtrain does not know them either."""
