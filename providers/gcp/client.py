@@ -94,8 +94,8 @@ class GcpClient:
         url = os.environ.get(variable) or (None if self.endpoint else google)
         if url is None:
             return None
-        url, name = url.rstrip("/"), urlsplit(google).hostname or ""
-        return self.at(url if url.endswith(version) else f"{url}/{version}", service=name)
+        end, name = f"/{version}" if version else "", urlsplit(google).hostname or ""
+        return self.at(url.rstrip("/").removesuffix(end) + end, service=name)
 
     def brief(self, seconds: float) -> GcpClient:
         """Client for the same service that retries for these seconds at most."""

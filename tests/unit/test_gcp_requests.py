@@ -15,6 +15,7 @@ from cloudtrain.core.errors import CloudConfigError
 from cloudtrain.core.model import (
     SPOT,
     Accelerator,
+    ClusterConfig,
     Market,
     Network,
     NodeGroup,
@@ -23,7 +24,9 @@ from cloudtrain.core.model import (
 )
 from cloudtrain.providers.base.answers import unix_time
 from cloudtrain.providers.base.driver import LaunchRequest, Location
-from cloudtrain.providers.gcp import listing, requests, scheduling, zones
+from cloudtrain.providers.base.timing import TIMING
+from cloudtrain.providers.gcp import listing, permissions, requests, scheduling, zones
+from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.images import GcpImage, path_of
 from cloudtrain.providers.gcp.machine_types import shape
 from cloudtrain.providers.gcp.requests import ClusterNetwork
@@ -482,3 +485,21 @@ def test_a_question_about_a_zone_is_one_that_google_takes() -> None:
     method, _ = api().route("POST", "/compute/v1/projects/p/regions/us-central1/advice/capacity")
     api().take(method, json.dumps(asked).encode())
     assert asked["size"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://here:1", "http://here:1/v1"),
+        ("http://here:1/v1/", "http://here:1/v1"),
+        ("http://here:1/manager-v1", "http://here:1/manager-v1/v1"),
+    ],
+)
+def test_the_version_is_a_part_of_a_services_path(
+    given: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(permissions.OVERRIDE, given)
+    config = ClusterConfig(name="mnist", provider="gcp", strategy="custom", nodes={})
+    manager = GcpClient(config, TIMING).other(*permissions.MANAGER)
+    assert manager is not None
+    assert manager.url == url
