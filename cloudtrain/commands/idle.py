@@ -14,7 +14,7 @@ from cloudtrain.core.events import DownFailed
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, LOCK_HANDED_OVER, Clock, Retry
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, last_use
+from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, use_of
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND
@@ -43,13 +43,15 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
     """Take the cluster down once it is idle, its budget spent or a command has left it to this
     process, whoever has a shell open."""
     busy, not_before, failures = 0.0, 0.0, 0
-    seen, began = last_use(records), clock.now()
+    seen, began = use_of(records).last, clock.now()
     while is_watched(records):
         now, limit = clock.now(), idle_limit(records)
-        if (used := last_use(records)) != seen:  # just now, whatever a clock that jumped wrote
-            seen, busy = used, now
         due = is_ordered(records) or is_spent(records, clock)
-        if records.holder() is not None or (records.is_in_use() and not due):
+        # A run that no command attends to does not count: `finish` supervises it.
+        use = use_of(records, but="run", sessions=not due)
+        if use.last != seen:  # just now, whatever a clock that jumped wrote
+            seen, busy = use.last, now
+        if use.now:
             busy, not_before, failures = now, 0.0, 0
         elif now >= not_before and (
             due or (limit is not None and now >= max(busy, min(seen, began)) + limit)
@@ -86,8 +88,9 @@ def finish(
     with holding_cluster(handle, DOING, console):
         # A command may have used it, or a shell been opened, before the lock was taken.
         spent, ordered = is_spent(records, clock), is_ordered(records)
-        used = records.is_in_use() or last_use(records) != seen
-        if records.active_run() is not None or (used and not spent and not ordered):
+        due = spent or ordered
+        use = use_of(records, but="command", sessions=not due)
+        if use.now or (use.last != seen and not due):
             return
         why = f"was idle for {limit or 0:.0f} s (limits.idle)"
         if spent:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 SUFFIX = ".metrics.jsonl"
 """Of a task's samples, beside its log."""
 
-IDLE = 5.0
-"""Percent up to which a GPU counts as idle."""
+GPU_RESTS = 5.0
+"""Percent up to which a GPU counts as resting. `limits.idle` is of a cluster: `runs/idle.py`."""
 
 LATEST_BYTES = 1 << 16
 """Bytes at a file's end with the latest samples: `status --watch` reads them every two seconds."""

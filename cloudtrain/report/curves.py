@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TypeVar
 
-from cloudtrain.core.metrics import IDLE, Line, Sample, Unit, counts, unit_of
+from cloudtrain.core.metrics import GPU_RESTS, Line, Sample, Unit, counts, unit_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import RunAttempt, Task
 from cloudtrain.report.facts import Chart, Pace, Series, TaskUse
@@ -222,7 +222,7 @@ def use_of(task: Task, samples: Sequence[Sample]) -> TaskUse | None:
         memory=fmean(memory(sample) for sample in samples),
         gpu=fmean(gpus) if gpus else None,
         gpu_memory=fmean(filled) if filled else None,
-        idle=100.0 * sum(figure <= IDLE for figure in gpus) / len(gpus) if gpus else None,
+        idle=100.0 * sum(figure <= GPU_RESTS for figure in gpus) / len(gpus) if gpus else None,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from cloudtrain.core import events, own_python
 from cloudtrain.core.cloud import cloud_of
@@ -60,16 +61,37 @@ def idle_state(records: Records) -> IdleState | None:
     limit, failed = idle_limit(records), events.down_fault(records.events())
     if limit is None and (failed is None or not records.is_open()):
         return None
-    used = records.holder() is not None or records.is_in_use() or records.active_run() is not None
-    due = None if limit is None or used else last_use(records) + limit
+    use = use_of(records)
+    due = None if limit is None or use.now else use.last + limit
     if failed is None:
         return IdleState(due=due)
     return IdleState(due=due, fault=failed.why, again=failed.again)
 
 
-def last_use(records: Records) -> float:
-    """Unix time of the last use."""
-    return max(events.last_use(records.events()), records.last_use(), records.configured())
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """Use of a cluster. `last`: Unix time at which a use last began or ended, by the record."""
+
+    now: bool
+    last: float
+
+
+UseKind = Literal["command", "session", "run"]
+USES: Mapping[UseKind, Callable[[Records], bool]] = {
+    "command": lambda records: records.holder() is not None,  # the cluster's lock
+    "session": lambda records: records.is_in_use(),  # a shell, a tunnel
+    "run": lambda records: records.active_run() is not None,  # also one whose process was killed
+}
+"""All uses that keep a cluster up. One that leaves a trace is also in `events.USES`."""
+
+
+def use_of(records: Records, *, but: UseKind | None = None, sessions: bool = True) -> Use:
+    """Use of the cluster; `but`, and without `sessions` these, do not count as use now."""
+    count = [kind for kind in USES if kind != but and (sessions or kind != "session")]
+    return Use(
+        now=any(USES[kind](records) for kind in count),
+        last=max(events.last_use(records.events()), records.last_use(), records.configured()),
+    )
 
 
 def recorded_budget(records: Records, now: float) -> BudgetState | None:

@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from cloudtrain.console.lines import clean
 from cloudtrain.core.metrics import (
-    IDLE,
+    GPU_RESTS,
     Line,
     Sample,
     Unit,
@@ -125,7 +125,7 @@ def latest_lines(log: Path) -> list[Line]:
 LATEST = 30.0
 """Seconds over which figures are averaged: a step, or a pause between epochs, is shorter."""
 
-IDLE_FOR = 120.0
+RESTING_FOR = 120.0
 """Seconds after which an idle GPU is named: longer than most pauses to save or evaluate."""
 
 DIFFERS = 25.0
@@ -148,8 +148,8 @@ class LatestUse:
     gpu: float | None
     """Mean of its GPUs; None without GPUs, or if their driver does not say."""
     gpu_memory: float | None
-    idle_gpus: tuple[int, ...] = ()
-    """GPUs that have been idle for `IDLE_FOR` seconds, counted from 0."""
+    resting_gpus: tuple[int, ...] = ()
+    """GPUs that have rested for `RESTING_FOR` seconds, counted from 0."""
 
     @property
     def busy(self) -> float:
@@ -212,30 +212,30 @@ def task_use(task: str, samples: Sequence[Sample]) -> LatestUse:
         memory=fmean(percent(each.memory_used, each.memory_total) for each in latest),
         gpu=mean(gpu.utilization for gpu in gpus if gpu.utilization is not None),
         gpu_memory=mean(percent(gpu.memory_used, gpu.memory_total) for gpu in gpus),
-        idle_gpus=tuple(idle_gpus(samples)),
+        resting_gpus=tuple(resting_gpus(samples)),
     )
 
 
-def idle_gpus(samples: Sequence[Sample]) -> Iterator[int]:
+def resting_gpus(samples: Sequence[Sample]) -> Iterator[int]:
     end = samples[-1].time
-    if samples[0].time > end - IDLE_FOR:
+    if samples[0].time > end - RESTING_FOR:
         return
-    window = [sample for sample in samples if sample.time >= end - IDLE_FOR]
+    window = [sample for sample in samples if sample.time >= end - RESTING_FOR]
     for index in range(min(len(sample.gpus) for sample in window)):
         figures = [sample.gpus[index].utilization for sample in window]
-        if all(each is not None and each <= IDLE for each in figures):
+        if all(each is not None and each <= GPU_RESTS for each in figures):
             yield index
 
 
 def utilization_in(uses: Mapping[str, Sequence[LatestUse]]) -> Utilization:
     roles = tuple(role_use(role, of_role) for role, of_role in uses.items())
-    idle = [use for of_role in uses.values() for use in of_role if use.idle_gpus]
+    resting = [use for of_role in uses.values() for use in of_role if use.resting_gpus]
     notes = []
-    if idle:
-        count = sum(len(use.idle_gpus) for use in idle)
-        each = [f"{use.task} (GPU {', '.join(map(str, use.idle_gpus))})" for use in idle]
+    if resting:
+        count = sum(len(use.resting_gpus) for use in resting)
+        each = [f"{use.task} (GPU {', '.join(map(str, use.resting_gpus))})" for use in resting]
         gpus = f"{count} idle GPU{'s' if count != 1 else ''}"
-        notes.append(f"{gpus} for {IDLE_FOR / 60:.0f} min: {some(each, NAMED)}")
+        notes.append(f"{gpus} for {RESTING_FOR / 60:.0f} min: {some(each, NAMED)}")
     for of_role in uses.values():
         notes += different(of_role)
     return Utilization(roles=roles, notes=tuple(notes))
@@ -262,7 +262,7 @@ def different(uses: Sequence[LatestUse]) -> Iterator[str]:
     if len(uses) < 3:  # of two, neither is the exception
         return
     usual = median(use.busy for use in uses)
-    others = [use for use in uses if abs(use.busy - usual) >= DIFFERS and not use.idle_gpus]
+    others = [use for use in uses if abs(use.busy - usual) >= DIFFERS and not use.resting_gpus]
     if others:
         what = "CPU" if others[0].gpu is None else "GPU"
         names = some([f"{use.task} {use.busy:.0f} %" for use in others], NAMED)

@@ -14,7 +14,7 @@ from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import MovesAgain, NothingMoves, nothing_moves
-from cloudtrain.core.metrics import IDLE, Sample
+from cloudtrain.core.metrics import GPU_RESTS, Sample
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import PEER_GONE, STILL
@@ -92,7 +92,7 @@ def ago(seconds: float) -> str:
 def busy(samples: Sequence[Sample], *, whole_machine: bool) -> bool:
     """True if samples show work: of GPUs; network and disks where the machine is its own."""
     recent = [sample for sample in samples if sample.time >= samples[-1].time - PEER_GONE]
-    if any((gpu.utilization or 0.0) > IDLE for sample in recent for gpu in sample.gpus):
+    if any((gpu.utilization or 0.0) > GPU_RESTS for sample in recent for gpu in sample.gpus):
         return True
     count = len(recent)
     moved = sum(sample.received + sample.sent for sample in recent)
@@ -100,13 +100,13 @@ def busy(samples: Sequence[Sample], *, whole_machine: bool) -> bool:
     return whole_machine and count > 0 and (moved > NETWORK * count or stored > DISK * count)
 
 
-def idle_gpus(samples: Mapping[str, Sequence[Sample]]) -> tuple[str, ...]:
+def resting_gpus(samples: Mapping[str, Sequence[Sample]]) -> tuple[str, ...]:
     """Tasks with GPUs, if none of all GPUs has computed within `STILL` seconds; else none."""
     with_gpus = {name: of for name, of in samples.items() if of and of[-1].gpus}
     for of in with_gpus.values():
         begin = of[-1].time - STILL
         figures = [gpu.utilization for one in of if one.time >= begin for gpu in one.gpus]
-        if of[0].time > begin or any(each is None or each > IDLE for each in figures):
+        if of[0].time > begin or any(each is None or each > GPU_RESTS for each in figures):
             return ()
     return tuple(with_gpus)
 
@@ -121,7 +121,7 @@ class StallWatch(Observer):
         self._answer: tuple[Still, str | None] | None = None
         self._told: Still | None = None
         self._next = self._next_gpus = 0.0
-        self._idle: tuple[str, ...] = ()
+        self._resting: tuple[str, ...] = ()
         """Tasks whose GPUs do not compute, until that has been said."""
 
     def look(self, state: AttemptState) -> None:
@@ -203,8 +203,8 @@ class StallWatch(Observer):
 
     def _look_at_gpus(self, state: AttemptState, now: float) -> None:
         """Warn once in an attempt that no GPU of its tasks computes although they run."""
-        if self._idle and state.succeeded_at is None:
-            names, self._idle = self._idle, ()
+        if self._resting and state.succeeded_at is None:
+            names, self._resting = self._resting, ()
             self._next_gpus = math.inf
             self.session.console.warn(
                 f"no GPU of {some(names)} has computed anything for {ago(STILL)}, while the tasks "
@@ -219,7 +219,7 @@ class StallWatch(Observer):
         run = self.run
 
         def ask() -> None:
-            self._idle = idle_gpus(self._samples(run, tasks))
+            self._resting = resting_gpus(self._samples(run, tasks))
 
         if tasks:
             self.start(ask)

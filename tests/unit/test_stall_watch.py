@@ -23,7 +23,7 @@ from cloudtrain.runs.stall_watch import (
     StallWatch,
     busy,
     described,
-    idle_gpus,
+    resting_gpus,
     still,
     waits_in,
 )
@@ -197,10 +197,10 @@ def test_a_node_that_computes_downloads_or_reads_is_busy() -> None:
 
 def test_gpus_are_idle_only_if_none_computed_for_the_whole_time() -> None:
     rest = [sample(2.0 * n, gpu=0.0) for n in range(200)]
-    assert idle_gpus({"chief0": rest, "ps0": [sample(1.0)]}) == ("chief0",)
-    assert idle_gpus({"chief0": rest, "worker0": [*rest[:-1], sample(398.0, gpu=60.0)]}) == ()
-    assert idle_gpus({"chief0": rest[-20:]}) == (), "not known for long enough"
-    assert idle_gpus({"chief0": []}) == ()
+    assert resting_gpus({"chief0": rest, "ps0": [sample(1.0)]}) == ("chief0",)
+    assert resting_gpus({"chief0": rest, "worker0": [*rest[:-1], sample(398.0, gpu=60.0)]}) == ()
+    assert resting_gpus({"chief0": rest[-20:]}) == (), "not known for long enough"
+    assert resting_gpus({"chief0": []}) == ()
 
 
 # ── What is said ─────────────────────────────────────────────────────────────

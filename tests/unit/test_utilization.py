@@ -59,15 +59,15 @@ def test_figures_are_means_of_the_last_half_minute() -> None:
 
 def test_a_gpu_that_computes_nothing_for_two_minutes_is_named() -> None:
     worker = task_use("worker1", minutes(90.0, 0.0))
-    assert worker.idle_gpus == (1,)
+    assert worker.resting_gpus == (1,)
     found = utilization_in({"worker": [task_use("worker0", minutes(90.0, 91.0)), worker]})
     assert found.notes == ("1 idle GPU for 2 min: worker1 (GPU 1)",)
 
 
 def test_a_gpu_that_has_just_begun_or_does_not_say_is_not_called_idle() -> None:
-    assert task_use("worker1", minutes(0.0, seconds=60)).idle_gpus == ()
-    assert task_use("worker1", minutes(None)).idle_gpus == ()
-    assert task_use("worker1", [*minutes(0.0), sample(200.0, 60.0)]).idle_gpus == ()
+    assert task_use("worker1", minutes(0.0, seconds=60)).resting_gpus == ()
+    assert task_use("worker1", minutes(None)).resting_gpus == ()
+    assert task_use("worker1", [*minutes(0.0), sample(200.0, 60.0)]).resting_gpus == ()
 
 
 def test_without_gpus_processors_are_shown() -> None:
