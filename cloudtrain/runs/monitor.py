@@ -28,7 +28,6 @@ from cloudtrain.runs.observers import (
     Probes,
     Watched,
 )
-from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart, with_node
 from cloudtrain.runs.stall_watch import StallWatch
 from cloudtrain.runs.state_machine import Decision, decide, new
 from cloudtrain.runs.tail import Event, Follower, NodeSilent
@@ -40,6 +39,7 @@ from cloudtrain.runs.task_commands import (
     OutOfMemory,
     PortState,
 )
+from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart, with_node
 from cloudtrain.runs.tasks import dump_stacks, log_tail, save_run, stop_tasks, with_attempt
 
 TICK = 0.25

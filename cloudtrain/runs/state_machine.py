@@ -1,5 +1,5 @@
 """Decisions that follow from the state of a running attempt, and all decisions about restarts:
-`runs/supervise` and `runs/restart` carry them out. Pure, on any clock."""
+`runs/supervise` and `runs/task_restart` carry them out. Pure, on any clock."""
 
 from __future__ import annotations
 

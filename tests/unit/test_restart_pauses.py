@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain.core.run_record import Cause, Run, RunAttempt
-from cloudtrain.runs.state_machine import pause_before_attempt
+from cloudtrain.runs.state_machine import RESTART, pause_before_attempt
+
+FAILURES = Path(__file__).parents[2] / "docs" / "failures.md"
 
 
 def run(*kinds: Any) -> Run:
@@ -45,3 +48,9 @@ def run(*kinds: Any) -> Run:
 )
 def test_only_failures_one_after_the_other_make_them_longer(kinds: list[str], pause: float) -> None:
     assert pause_before_attempt(run(*kinds)) == pause
+
+
+def test_the_page_names_these_pauses() -> None:
+    first, *more, longest = (f"{RESTART.pause_after(number):g} s" for number in (1, 2, 3, 99))
+    words = f"after {first}, after several failures in a row after {', '.join(more)}, … {longest}"
+    assert words in " ".join(FAILURES.read_text("utf-8").split())

@@ -33,10 +33,10 @@ from cloudtrain.runs.monitor import (
     take,
 )
 from cloudtrain.runs.observers import NodeAgents, Observer, Watched
-from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart
 from cloudtrain.runs.start import next_attempts
 from cloudtrain.runs.tail import Event
 from cloudtrain.runs.task_commands import AttemptEnd
+from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, eventually, make_plan
 from tests.support.landing_parts import Heard
@@ -262,7 +262,7 @@ def test_without_capacity_a_restart_has_failed_and_counts_as_one(
 def test_an_address_that_the_deleted_node_still_has_is_asked_for_again(
     session: Session, gone: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.runs.restart.FREED", Retry(pause=0.01, within=60.0))
+    monkeypatch.setattr("cloudtrain.runs.task_restart.FREED", Retry(pause=0.01, within=60.0))
     gone.create_fails = {"mnist-worker0": AddressTakenError("Address 10.0.0.2 is in use.")}
     restarts, _ = restarting(session)
     eventually(lambda: pending_nodes(session.records.events()))
@@ -284,7 +284,7 @@ def test_a_node_that_a_dead_process_may_have_left_half_ready_is_made_ready_again
         raise NodeError("mnist-worker0", "enough")
 
     monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *_, **__: None)
-    monkeypatch.setattr("cloudtrain.runs.restart.prepare_nodes", prepare)
+    monkeypatch.setattr("cloudtrain.runs.task_restart.prepare_nodes", prepare)
     run = record_restart(session, RUN, failed(session), "worker0")
     state = new_attempt_state(session, run)
     take(state, Event(run.tasks[1], AttemptEnd(state="absent")), 20.0)
@@ -295,7 +295,7 @@ def test_a_node_that_a_dead_process_may_have_left_half_ready_is_made_ready_again
 
 
 def test_a_host_that_reboots_is_awaited(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtrain.runs.restart.RETURNED", Retry(pause=0.01, within=60.0))
+    monkeypatch.setattr("cloudtrain.runs.task_restart.RETURNED", Retry(pause=0.01, within=60.0))
     assert isinstance(session.provider, FakeProvider)
     cluster = session.provider.cloud["mnist"]
     there = cluster["mnist-worker0"]
