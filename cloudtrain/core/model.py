@@ -235,14 +235,20 @@ class Endpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`max_price` in $/hour of the whole cluster, `budget` in $ of all its time; else seconds."""
+    """The `limits:` section; None: no such limit."""
 
     max_lifetime: float | None = 12 * 3600.0
+    """Seconds from a node's creation until it ends."""
     idle: float | None = None
+    """Seconds without use until the cluster goes down."""
     max_price: float | None = None
+    """$/hour of the whole cluster."""
     budget: float | None = None
+    """$ of the whole cluster, over all its time."""
     wait: float | None = 1800.0
+    """Seconds for which nodes are requested again."""
     give_back: float | Literal["auto"] | None = "auto"
+    """Seconds for which the nodes that are left wait for a lost one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,16 +37,16 @@ Collectives = Literal["grpc"]
 
 CauseKind = Literal[
     "lost",
-    "expired",
+    "frozen",
     "signal",
     "oom",
     "exit",
-    "frozen",
     "not_started",
-    "not_clustered",
     "stalled",
     "deadline",
+    "expired",
     "budget",
+    "not_clustered",
     "require",
 ]
 
@@ -57,6 +57,10 @@ class CauseFacts:
 
     words: str = ""
     """Usual text, with the case's own facts in braces."""
+    of_task: bool = True
+    """False if no single task is the cause."""
+    log: str | None = None
+    """Pattern in the log's last exception by which an exit is of this kind (`words`: `{code}`)."""
     again: Literal["yes", "by_exit", "if_listed", "never"] = "if_listed"
     """Whether another attempt is likely to succeed. `by_exit`: by exit code and log;
     `if_listed`: only with an exit code of `train.retry_exit_codes`; `never`: not even then."""
@@ -67,17 +71,13 @@ class CauseFacts:
     logged: bool = True
     """True if the task's log may say why."""
     hint: str | None = None
-    """Advice that needs no log."""
+    """Advice if no message in the log has its own."""
 
 
 CAUSES: Mapping[CauseKind, CauseFacts] = {
     "lost": CauseFacts(words="its node {node} {how}", again="yes", logged=False),
-    "expired": CauseFacts(
-        words="the lifetime of its node {node} ends",
-        again="never",  # and with its node the whole cluster
-        logged=False,
-        hint="set a longer limits.max_lifetime, then run `cloudtrain down`, `cloudtrain up` and "
-        "`cloudtrain train --resume RUN`",
+    "frozen": CauseFacts(
+        words="its process is stopped (SIGSTOP) and makes no progress", again="yes", logged=False
     ),
     "signal": CauseFacts(words="killed by {signal}", again="yes"),
     "oom": CauseFacts(
@@ -86,18 +86,8 @@ CAUSES: Mapping[CauseKind, CauseFacts] = {
         hint="use a smaller batch, or a machine with more memory (`nodes.….machine`)",
     ),
     "exit": CauseFacts(words="exit code {code}", again="by_exit"),
-    "frozen": CauseFacts(
-        words="its process is stopped (SIGSTOP) and makes no progress", again="yes", logged=False
-    ),
     "not_started": CauseFacts(
         words="its port {port} never opened", again="by_exit", hangs=True, formed=False
-    ),
-    "not_clustered": CauseFacts(
-        words="the tasks never formed a cluster: {count} separate trainings",
-        formed=False,
-        logged=False,
-        hint="create the strategy from TF_CONFIG before anything else; set `strategy: custom` for "
-        "independent tasks, `train.tf_config: false` for a cluster formed by other means",
     ),
     "stalled": CauseFacts(
         words="no task wrote a log line for {quiet:.0f} s (train.stall_timeout)",
@@ -107,18 +97,36 @@ CAUSES: Mapping[CauseKind, CauseFacts] = {
     "deadline": CauseFacts(
         words="the run took longer than {limit:g} s (train.deadline)", hangs=True
     ),
+    "expired": CauseFacts(
+        words="the lifetime of its node {node} ends",
+        again="never",  # and with its node the whole cluster
+        logged=False,
+        hint="set a longer limits.max_lifetime, then run `cloudtrain down`, `cloudtrain up` and "
+        "`cloudtrain train --resume RUN`",
+    ),
     "budget": CauseFacts(
         words="limits.budget of {limit:g} $ is spent",
         again="never",
         logged=False,
+        of_task=False,
         hint="`cloudtrain up` begins a new budget, and `cloudtrain train --resume RUN` continues "
         "from the last landed checkpoint",
+    ),
+    "not_clustered": CauseFacts(
+        words="the tasks never formed a cluster: {count} separate trainings",
+        formed=False,
+        logged=False,
+        of_task=False,
+        hint="create the strategy from TF_CONFIG before anything else; set `strategy: custom` for "
+        "independent tasks, `train.tf_config: false` for a cluster formed by other means",
     ),
     "require": CauseFacts(
         words="the scripts succeeded, but no task created what artifacts.require lists: {files}",
         logged=False,
+        of_task=False,
     ),
 }
+"""In the order of docs/failures.md: of two limits reached at once, the first is the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)

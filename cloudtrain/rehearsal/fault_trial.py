@@ -15,7 +15,7 @@ from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.metrics import Line, Unit, has_reached, span_of, training, unit_of
-from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Endpoints, Network, NodeGroup
+from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Endpoints, Limits, Network, NodeGroup
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.rehearsal import faults
@@ -221,6 +221,7 @@ def name_of_rehearsal(name: str) -> str:
 def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> ClusterConfig:
     """The same job on local nodes, with its artifacts in `store` (a `file://` URI). `setup_run`:
     whether the lines of `setup.run` are run, which change this machine."""
+    kept = config.limits
     return replace(
         config,
         name=name_of_rehearsal(config.name),
@@ -238,7 +239,7 @@ def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> Clust
         setup=config.setup if setup_run else replace(config.setup, run=()),
         artifacts=replace(config.artifacts, store=store, create=False),
         endpoints=Endpoints(storage=config.endpoints.storage),
-        limits=replace(config.limits, idle=None, max_price=None, budget=None),
+        limits=Limits(max_lifetime=kept.max_lifetime, wait=kept.wait, give_back=kept.give_back),
         candidates=(),
         candidate_order="",
     )

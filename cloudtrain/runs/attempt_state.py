@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cloudtrain.cluster.plan import first_task, serving_tasks
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.retry import JOINED_LATE
-from cloudtrain.core.run_record import CAUSES, Cause, Collectives, Task
+from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Collectives, Task
 from cloudtrain.runs.task_commands import OutOfMemory, PortState, Process
 from cloudtrain.training.log_text import GRPC_WINDOW, reduces_over_grpc, waits_for_peers
 
@@ -105,6 +105,14 @@ class TaskView:
             self.port_open, self.opened_at = True, now
 
 
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """A limit of a run: the Unix time at which it is reached (`inf`: never), and its figure."""
+
+    at: float
+    limit: float = 0.0
+
+
 @dataclass(kw_only=True)
 class AttemptState:
     """State of a run attempt; its times are those of its tasks, except for the Unix times below."""
@@ -112,12 +120,8 @@ class AttemptState:
     config: ClusterConfig
     tasks: Mapping[str, TaskView]
     started: float
-    deadline: float | None = None
-    """Unix time at which the run ends by `train.deadline`."""
-    lifetime_stop: float | None = None
-    """Unix time at which the tasks are ended because the lifetime of their nodes ends."""
-    budget_stop: float | None = None
-    """Unix time at which the tasks are ended because `limits.budget` is spent."""
+    ends: dict[CauseKind, End] = field(default_factory=dict)
+    """Limits at which the tasks are ended, by the cause that the run then fails by."""
     first_failure: float | None = None
     first_port: float | None = None
     formed_after: float | None = None

@@ -413,7 +413,8 @@ def hint_for(
         return "no task failed by itself: check the network between the nodes"
     if kind == "not_started" and not ended:
         return "it may need more time to create its strategy: raise `train.start_timeout`"
-    return _SIGNAL_HINTS.get(signal.Signals(number)) if number else None
+    known = _SIGNAL_HINTS.get(signal.Signals(number)) if number else None
+    return known or CAUSES[kind].hint
 
 
 def _known(text: str, subjects: Iterable[str]) -> str | None:

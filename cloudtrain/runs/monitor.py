@@ -9,11 +9,12 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core.events import TasksJoined
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import LAST_WORDS, Clock
-from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.core.run_record import Cause, CauseKind, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import (
     TAIL,
     AttemptState,
+    End,
     TaskView,
     detect_formation,
     separate_trainings_failure,
@@ -119,13 +120,15 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
             view.port_open = not view.restarted
     # at which to end the tasks, if their agents have not
     stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))
+    ends: dict[CauseKind, End] = {"expired": End(at=stop + SAVE_SECONDS)}
+    if deadline is not None:
+        ends["deadline"] = End(at=run.created + deadline, limit=deadline)
     return AttemptState(
         config=config,
         tasks=views,
         started=now - max(0.0, moment - attempt.started),
         formed_after=attempt.formed_after if attempt.clustered else None,
-        deadline=run.created + deadline if deadline is not None else None,
-        lifetime_stop=stop + SAVE_SECONDS if stop != float("inf") else None,
+        ends=ends,
         collectives=next((one.collectives for one in run.attempts if one.collectives), None),
         restarts={task.name: run.restarts_of(task.name) for task in run.tasks},
     )

@@ -18,7 +18,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
+from cloudtrain.runs.attempt_state import AttemptState, End, TaskView, serves
 from cloudtrain.runs.node_agents import last_sync, start_agents, task_stop
 from cloudtrain.runs.tail import listening_ports
 from cloudtrain.runs.tasks import landing_of, log_files, nodes_of
@@ -206,14 +206,15 @@ class BudgetWatch(Observer):
         self._next, self._warned = 0.0, False
 
     def look(self, state: AttemptState) -> None:
-        now = self.session.clock.now()
-        if self.session.config.limits.budget is None or now < self._next:
+        now, limit = self.session.clock.now(), self.session.config.limits.budget
+        if limit is None or now < self._next:
             return
         self._next = now + BUDGET_EVERY
         found = budget_now(self.session)
         if found is None:
             return
-        state.budget_stop = found.stop
+        stop = float("inf") if found.stop is None else found.stop
+        state.ends["budget"] = End(at=stop, limit=limit)
         if found.nearly_spent and not self._warned:
             self._warned = True
             self.session.console.warn(f"limits.budget: {found} are spent")

@@ -168,6 +168,9 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[CauseKind, st
     early = "" if seen.joined else " (before it joined the cluster)"
     if number is not None:
         return "signal", CAUSES["signal"].words.format(signal=signal.Signals(number).name) + early
+    for kind, facts in CAUSES.items():
+        if facts.log is not None and re.search(facts.log, last_exception(seen.log)):
+            return kind, facts.words.format(code=seen.exit_code) + early
     reason, text = headline(seen.log), CAUSES["exit"].words.format(code=seen.exit_code)
     text += f": {reason}" if reason else ""
     return "exit" if seen.joined else "not_started", text + early

@@ -243,6 +243,7 @@ def no_port_warning(state: AttemptState, now: float) -> tuple[str, ...]:
 
 
 def timed_out(state: AttemptState, now: float, moment: float) -> Cause | None:
+    """The limit that the attempt has reached: of its start, of silence, or one of `state.ends`."""
     train = state.config.train
     waiting = [
         view
@@ -264,27 +265,19 @@ def timed_out(state: AttemptState, now: float, moment: float) -> Cause | None:
         quiet = now - view.last_byte
         if quiet >= train.stall_timeout:
             return cause_of(view, "stalled", CAUSES["stalled"].words.format(quiet=quiet))
-    if state.deadline is not None and moment >= state.deadline:
-        return cause_of(first, "deadline", CAUSES["deadline"].words.format(limit=train.deadline))
-    if state.budget_stop is not None and moment >= state.budget_stop:
-        budget = CAUSES["budget"]  # the rest of it pays for landing and going down
-        text = budget.words.format(limit=state.config.limits.budget or 0)
-        return Cause(task="", node="", kind="budget", text=text, hint=budget.hint)
-    if state.lifetime_stop is not None and moment >= state.lifetime_stop:
-        text = CAUSES["expired"].words.format(node=first.task.node)
-        return cause_of(first, "expired", text)
+    for kind, facts in CAUSES.items():
+        end = state.ends.get(kind)
+        if end is not None and moment >= end.at:
+            return cause_of(first, kind, facts.words.format(limit=end.limit, node=first.task.node))
     return None
 
 
 def cause_of(view: TaskView, kind: CauseKind, text: str) -> Cause:
-    return Cause(
-        task=view.task.name,
-        node=view.task.node,
-        kind=kind,
-        text=text,
-        last_lines=last_lines(view.tail),
-        hint=hint_for(kind, view.tail),
-    )
+    cause = Cause(task="", node="", kind=kind, text=text, hint=hint_for(kind, view.tail))
+    if not cause.facts.of_task:
+        return cause
+    lines = last_lines(view.tail)
+    return replace(cause, task=view.task.name, node=view.task.node, last_lines=lines)
 
 
 def ending(view: TaskView) -> str:

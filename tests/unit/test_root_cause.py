@@ -8,13 +8,13 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.core.run_record import Cause, Task
+from cloudtrain.core.run_record import CAUSES, Cause, CauseFacts, CauseKind, Task
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.root_cause import (
     Observation,
@@ -364,12 +364,25 @@ def test_each_message_of_the_page_has_that_hint(messages: str, words: str) -> No
 
 
 def test_each_kind_of_cause_has_a_row_on_the_page() -> None:
-    on_page = {
+    """In one order: CAUSES, the kinds of the type, the rows of the page."""
+    on_page = [
         kind
         for row in rows_of("Which task is the cause")
         for kind in re.findall(r"`(\w+)`", row[2])
-    }
-    assert on_page == set(get_args(get_type_hints(Cause)["kind"]))
+    ]
+    assert [*dict.fromkeys(on_page)] == [*CAUSES] == [*get_args(CauseKind)]
+
+
+def test_a_cause_that_a_line_of_the_log_shows_is_a_name_and_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = CauseFacts(words="code {code}: no license", log=r"NoLicense\b", hint="buy one")
+    monkeypatch.setitem(cast("dict[str, CauseFacts]", CAUSES), "license", row)
+    cause = cause_of(
+        exited("worker0", 1, log=b"Traceback (most recent call last):\nNoLicense: 3\n")
+    )
+    assert (cause.kind, cause.text, cause.hint) == ("license", "code 1: no license", "buy one")
+    assert cause_of(exited("worker0", 1, log=b"ValueError: NoLicense2")).kind == "exit"
 
 
 # ── Kinds and their order ────────────────────────────────────────────────────

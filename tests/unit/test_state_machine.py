@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.core.retry import JOINED_LATE
-from cloudtrain.core.run_record import Task
+from cloudtrain.core.run_record import CauseKind, Task
 from cloudtrain.runs.attempt_state import (
     QUIET,
     STILL_AFTER,
     AttemptState,
+    End,
     TaskView,
     detect_formation,
     separate_trainings_failure,
     separate_trainings_note,
     trained_as_one,
 )
-from cloudtrain.runs.root_cause import tolerated_failures
+from cloudtrain.runs.root_cause import sentence, tolerated_failures
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
@@ -421,16 +424,11 @@ def test_without_tf_config_nothing_is_said_of_clusters() -> None:
     )
 
 
-def test_stall_and_deadline_are_off_until_asked_for() -> None:
+def test_stall_is_off_until_asked_for() -> None:
     assert decide(attempt(), 1e6).verdict == "go_on"
     stalled = decide(attempt(stall_timeout=60.0), 60.0)
     assert stalled.cause is not None
     assert stalled.cause.kind == "stalled"
-    late = attempt(deadline=100.0)
-    late.deadline = 100.0
-    decision = decide(late, 100.0)
-    assert decision.cause is not None
-    assert decision.cause.kind == "deadline"
 
 
 def test_a_stop_that_was_asked_for_goes_before_everything() -> None:
@@ -469,14 +467,24 @@ def test_a_node_that_was_shut_down_is_replaced_and_one_at_the_end_of_its_life_is
         assert is_retryable(cause, (42,)) is (announced == "shutdown")
 
 
-def test_tasks_that_train_on_are_ended_before_the_lifetime_of_their_nodes_ends() -> None:
+@pytest.mark.parametrize(
+    ("kind", "text", "retried"),
+    [
+        ("deadline", "chief0 on m-chief0: the run took longer than 7 s (train.deadline)", True),
+        ("expired", "chief0 on m-chief0: the lifetime of its node m-chief0 ends", False),
+        ("budget", "limits.budget of 7 $ is spent", False),
+    ],
+)
+def test_tasks_that_train_on_are_ended_at_each_limit_of_the_run(
+    kind: CauseKind, text: str, retried: bool
+) -> None:
     run = attempt()
-    run.lifetime_stop = 100.0
-    assert decide(run, 99.0).verdict == "go_on"
-    decision = decide(run, 100.0)
-    assert decision.verdict == "failed"
-    assert decision.cause is not None
-    assert (decision.cause.kind, is_retryable(decision.cause)) == ("expired", False)
+    run.ends[kind] = End(at=100.0, limit=7.0)
+    assert decide(run, 1e6, moment=99.0).verdict == "go_on", "the limit is in Unix time"
+    cause = decide(run, 1.0, moment=100.0).cause
+    assert cause is not None
+    assert (cause.kind, sentence(cause)) == (kind, text)
+    assert is_retryable(replace(cause, exit_code=9), (9,)) is retried
 
 
 def test_a_task_that_ends_well_under_notice_has_ended_well() -> None:
