@@ -91,7 +91,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "cost": cost.exact if cost else None,
         "cost_at_least": cost.least if cost else None,
         "cost_at_most": cost.most if cost else None,
-        **pick(cluster, "ends still_billed budget idle", {"BudgetState": BUDGET}),
+        **pick(cluster, "ends deadline still_billed budget idle", {"BudgetState": BUDGET}),
         "away": None if away is None else {**encode(away), "silent": away.is_silent(now)},
         "runs": [
             {
@@ -163,6 +163,8 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"  {len(cluster.runs) - LATEST} earlier runs"
     for run in cluster.runs[-LATEST:]:
         yield from _run(run, now, cluster.as_of.get(run.id))
+    if cluster.deadline is not None:
+        yield f"    deadline  {clock(cluster.deadline)}, {_when(cluster.deadline - now)}"
     if cluster.progress is not None:
         yield f"    {progress_line(cluster.progress)}"
     if cluster.still is not None:

@@ -143,6 +143,17 @@ def test_status_json_has_all_of_it(provider: FakeProvider) -> None:
     assert (cluster["open"], cluster["error"], cluster["unreadable"]) == (True, None, [])
 
 
+def test_status_tells_when_the_active_run_reaches_its_deadline(provider: FakeProvider) -> None:
+    records = known()
+    records.save_config({**records.config(), "train": {"deadline": 7200}})
+    records.save_run(RUNNING)
+    report = status(None, offline=False)
+    (cluster,) = report_json(report, RUNNING.created)["clusters"]
+    assert cluster["deadline"] == RUNNING.created + 7200
+    last = report_text(report, RUNNING.created).splitlines()[-1]
+    assert last == "    deadline  2026-11-21 08:41, in 2h 00m"
+
+
 RENTED = replace(
     NODES["mnist-chief0"],
     placement="us-central1-a",
