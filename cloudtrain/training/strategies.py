@@ -1,5 +1,5 @@
-"""All strategies, each one value. To add one: a value here, its line in STRATEGIES, and a row in
-docs/config.md."""
+"""All strategies, each one value. To add one: a value here, its line in STRATEGIES, a row in
+docs/config.md and a section in docs/strategies.md."""
 
 from __future__ import annotations
 

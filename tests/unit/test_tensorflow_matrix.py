@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from cloudtrain.config import load
+from cloudtrain.training.strategies import STRATEGIES
 from tests.support.project import ROOT
 
 
@@ -33,6 +34,10 @@ def test_the_page_is_that_of_the_results_beside_it(matrix: ModuleType) -> None:
     assert results
     page = (ROOT / "docs" / "versions.md").read_text("utf-8")
     assert page == matrix.page(results), "run: python tools/tensorflow_matrix.py --page"
+
+
+def test_every_strategy_that_needs_no_tpu_is_trained(matrix: ModuleType) -> None:
+    assert matrix.NODES.keys() == {name for name, each in STRATEGIES.items() if not each.tpus}
 
 
 def test_the_newest_python_of_every_release_comes_first(matrix: ModuleType) -> None:
