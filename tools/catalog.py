@@ -5,6 +5,11 @@ sources. The others are below, as they were read. docs/machines.md describes eac
 the table lacks. A price without a source is omitted, never guessed: none is computed from the price
 of another machine or region. Google alone bills no machines, but vCPUs, GiB and GPUs at a price
 each (https://cloud.google.com/compute/vm-instance-pricing); its machines are sums of these.
+
+A new machine goes to `AWS_READ`, `AZURE_READ`, or as a row to `gcp()`; without a price to
+`AWS_UNPRICED`, `GCP_UNPRICED`, or to `AZURE_READ` without prices. A GPU that EC2 names otherwise,
+or sells with two sizes of memory, also goes to `AWS_KINDS`, one that GCP attaches to N1 to
+`ATTACHED`.
 """
 
 from __future__ import annotations

@@ -15,17 +15,10 @@ from dataclasses import replace
 from datetime import date
 
 from cloudtrain.catalog import availability, table, tpus
+from cloudtrain.catalog.gpus import canonical_name
 from cloudtrain.catalog.table import learned_row
 from cloudtrain.core.cloud import Cloud, cloud_of, clouds, is_cloud
-from cloudtrain.core.model import (
-    ON_DEMAND,
-    Accelerator,
-    MachineType,
-    Market,
-    NodeGroup,
-    NodePlan,
-    canonical_name,
-)
+from cloudtrain.core.model import ON_DEMAND, Accelerator, MachineType, Market, NodeGroup, NodePlan
 
 PREPAID: frozenset[Market] = frozenset({"capacity-block"})
 """Markets whose machines are paid in advance, in one sum that no table has: an hour adds nothing to

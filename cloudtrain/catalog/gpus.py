@@ -1,5 +1,5 @@
-"""GPU generations, the TensorFlow releases that have code for them, and NVIDIA's own figures, next
-to which a run's proof shows its own.
+"""GPUs: names, generations, the TensorFlow releases that have code for them, and NVIDIA's own
+figures, next to which a run's proof shows its own.
 
 One row each, with its source and the date on which that was read; docs/machines.md shows them
 (tools/generate_docs.py)."""
@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
-
-from cloudtrain.core.model import canonical_name
 
 Capability = tuple[int, int]
 """CUDA's compute capability: (8, 9)."""
@@ -104,6 +102,28 @@ GPUS = (
 """Every kind that a supported cloud rents or has rented; oldest first."""
 
 _BY_KIND = {row.kind: row for row in GPUS}
+
+
+def canonical_name(kind: str) -> str:
+    """One spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4. A100 and
+    V100 are the small ones (40 and 16 GB), the others A100-80GB and V100-32GB."""
+    plain = re.sub(r"[ _]+", "-", kind.strip()).upper()
+    plain = re.sub(r"^(NVIDIA-)?(TESLA-)?", "", plain)
+    plain = re.sub(r"-(SXM\d?|NVL|MEGA|PCIE|AC|GRID)\b", "", plain)
+    workstation = re.match(r"RTX-?PRO-?(?:SERVER-?)?(\d{4})(?!\d)", plain)
+    if workstation:
+        return f"RTXPRO{workstation[1]}"
+    plain = re.sub(r"^(A10)-(\d+)(Q|C|GB?)$", r"\1", plain)
+    plain = re.sub(r"^(A100|V100|H100|H200|[BG]+[23]00)-?([1-9]\d{1,2})(GB?)?$", r"\1-\2GB", plain)
+    plain = re.sub(r"^(H100|H200|GH200|G?B200|G?B300)-\d+GB$", r"\1", plain)
+    return {"A100-40GB": "A100", "V100-16GB": "V100"}.get(plain, plain)
+
+
+def is_same_accelerator(reported: str, wanted: str) -> bool:
+    """True if a cloud's own name may mean this kind: EC2 uses A100 for both sizes of memory."""
+    one, other = canonical_name(reported), canonical_name(wanted)
+    plain = {re.sub(r"[^A-Z0-9]", "", name) for name in (one, other)}
+    return len(plain) == 1 or other.startswith(f"{one}-")
 
 
 @dataclass(frozen=True)

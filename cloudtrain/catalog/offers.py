@@ -11,17 +11,10 @@ from typing import NamedTuple
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
-from cloudtrain.catalog.gpus import gpu
+from cloudtrain.catalog.gpus import canonical_name, gpu
 from cloudtrain.catalog.table import learned_machines
 from cloudtrain.core.cloud import EVERYWHERE, Cloud, cloud_of, clouds
-from cloudtrain.core.model import (
-    Accelerator,
-    MachineType,
-    Market,
-    NodePlan,
-    Provisioning,
-    canonical_name,
-)
+from cloudtrain.core.model import Accelerator, MachineType, Market, NodePlan, Provisioning
 
 
 class Offer(NamedTuple):

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalog import gpus, region_of, table
+from cloudtrain.catalog.gpus import canonical_name
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.extras import install_hint
-from cloudtrain.core.model import Accelerator, canonical_name
+from cloudtrain.core.model import Accelerator
 
 TIMEOUT = 30.0
 """Seconds without an answer; gpuhunt sets none."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from cloudtrain import catalog
 from cloudtrain.catalog import table
+from cloudtrain.catalog.gpus import is_same_accelerator
 from cloudtrain.catalog.table import learned_machines, learned_row, remember
 from cloudtrain.core.cloud import cloud_of
-from cloudtrain.core.model import is_same_accelerator
 from cloudtrain.core.protocols import MachineFacts
 
 MEMORY_TOLERANCE = 0.02

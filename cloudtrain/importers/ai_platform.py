@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
+from cloudtrain.catalog.gpus import canonical_name
 from cloudtrain.core.cloud import Cloud, clouds
-from cloudtrain.core.model import canonical_name
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import put_image, put_setup_py
 from cloudtrain.importers.command_line import (

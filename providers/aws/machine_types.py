@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cloudtrain import catalog
+from cloudtrain.catalog.gpus import canonical_name, is_same_accelerator
 from cloudtrain.core.errors import if_told
-from cloudtrain.core.model import Accelerator, NodePlan, Plan, canonical_name, is_same_accelerator
+from cloudtrain.core.model import Accelerator, NodePlan, Plan
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability
+from cloudtrain.catalog.gpus import canonical_name, is_same_accelerator
 from cloudtrain.core.errors import CloudConfigError
-from cloudtrain.core.model import Accelerator, NodePlan, canonical_name, is_same_accelerator
+from cloudtrain.core.model import Accelerator, NodePlan
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.base import fact_tables
 from cloudtrain.providers.base.driver import Location

@@ -29,8 +29,8 @@ EXAMPLES = sorted((ROOT / "configs").rglob("*.yaml"))
 ENVIRON = {"HOME": "/home/me"}
 
 
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "tools" / "generate_docs.py")
+def generate(tool: str = "generate_docs") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(tool, ROOT / "tools" / f"{tool}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

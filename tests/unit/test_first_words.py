@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.catalog.gpus import canonical_name
 from cloudtrain.cli.nodes import node_lines
 from cloudtrain.commands.init import SCHEMA, init
 from cloudtrain.config import load
 from cloudtrain.core.errors import ConfigError, CredentialsError, UsageError
-from cloudtrain.core.model import Node, canonical_name
+from cloudtrain.core.model import Node
 from cloudtrain.stores import open_store
 
 ONE = "name: t\nprovider: local\nstrategy: one_device\ntrain: {command: true}\n"

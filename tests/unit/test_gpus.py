@@ -13,6 +13,7 @@ from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.plan import make_plan, plan_notes
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.providers.aws import quota
 from cloudtrain.providers.gcp import machine_types
 from tests.unit.test_config_page import ROOT, generate
 
@@ -45,6 +46,8 @@ def test_a_new_gpu_family_is_in_each_table_that_has_facts_of_it() -> None:
                 lacking.add(f"providers/{cloud.name}/facts.py: {family} in gpu_machines")
             if built_in and bandwidth(cloud.name, row.machine, private=False) is None:
                 lacking.add(f"providers/{cloud.name}/bandwidth.csv: {family}")
+            if cloud.name == "aws" and quota.quota_of(row.machine, spot=False) is None:
+                lacking.add(f"providers/aws/quota.py: {family}")
             if cloud.name == "gcp" and built_in and family not in machine_types.COMPACT:
                 lacking.add(f"providers/gcp/family_traits.csv: {family}")
             known = machine_types.QUOTAS if built_in else machine_types.ATTACHABLE
@@ -54,6 +57,14 @@ def test_a_new_gpu_family_is_in_each_table_that_has_facts_of_it() -> None:
         if gpu.rate is None and gpus.fit(gpu.kind, "{}.{}".format(*gpus.NEWEST)) != "none":
             lacking.add(f"catalog/gpus.py: the rate of {gpu.kind}")
     assert lacking == NOT_FOUND, "add it to the file that is named"
+
+
+def test_the_memory_by_which_gpus_of_aws_are_told_apart_is_that_of_their_rows() -> None:
+    kinds = vars(generate("catalog"))["AWS_KINDS"]
+    for memory_mib, kind in (each for sizes in kinds.values() for each in sizes.items()):
+        row = gpus.gpu(kind)
+        assert row is not None, kind
+        assert memory_mib == row.memory_gb * 1024, kind
 
 
 def test_every_row_has_its_source_and_the_day_on_which_it_was_read() -> None:

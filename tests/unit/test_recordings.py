@@ -19,8 +19,8 @@ from botocore.loaders import Loader
 
 from cloudtrain.catalog import gpus as gpus_of
 from cloudtrain.catalog import table
+from cloudtrain.catalog.gpus import is_same_accelerator
 from cloudtrain.catalog.table import Row
-from cloudtrain.core.model import is_same_accelerator
 from tests.standins import aws_data
 
 ROWS = table.packaged("aws").rows
