@@ -278,11 +278,11 @@ def show_so_far(events: Sequence[LoggedEvent], shown: RoleFilter, tail: int | No
     tasks = dict.fromkeys(event.task for event in events if is_output(event))
     for task in tasks:
         lines = [event for event in events if is_output(event) and event.task == task]
-        data, index = b"", []
+        data, index = bytearray(), []
         for event in lines:
             index.append(Arrival(len(data), event.time))
             data += as_bytes(event)
-        shown.recorded(task, data, index, tail, whole=True)
+        shown.recorded(task, bytes(data), index, tail, whole=True)
 
 
 def show_event(event: LoggedEvent, shown: RoleFilter, when: str = "") -> None:

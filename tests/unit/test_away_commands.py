@@ -20,6 +20,7 @@ from cloudtrain.away.orders import Order, OrderInbox, new_order_key
 from cloudtrain.away.published import (
     STALE,
     AwayState,
+    LoggedEvent,
     Phase,
     Published,
     Publisher,
@@ -32,7 +33,7 @@ from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands.down import down
 from cloudtrain.commands.fetch import fetch
-from cloudtrain.commands.logs import logs
+from cloudtrain.commands.logs import logs, show_so_far
 from cloudtrain.commands.status import StatusReport, status
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.console.event_stream import EventStream
@@ -46,7 +47,7 @@ from cloudtrain.core.retry import ORDER_RECEIVED, Clock
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import find_run
 from cloudtrain.runs.idle import idle_limit
-from cloudtrain.runs.tail import LineView, LogLine
+from cloudtrain.runs.tail import LineView, LogLine, RoleFilter
 from cloudtrain.state import Records, resolve
 from cloudtrain.state.away_record import AwayRecord, desk_mark, save_away
 from cloudtrain.stores import open_store
@@ -261,6 +262,13 @@ def test_without_follow_the_log_so_far_is_shown_by_the_flags(away: Away) -> None
         ("worker1", "step 1", NOW + 180),
         ("worker1", "step 2", NOW + 240),
     ]
+
+
+def test_a_log_of_a_hundred_thousand_lines_is_read_in_one_go(away: Away) -> None:
+    """Its bytes are not copied anew for each line: that took 50 s for 20,000."""
+    line = LoggedEvent(time=NOW, event="output", task="chief0", line="x" * 200)
+    show_so_far([line] * 100_000, RoleFilter(away.console, ()), tail=1)
+    assert away.console.output == ["chief0: " + "x" * 200]
 
 
 def test_what_others_write_into_the_log_is_no_tasks_name_and_controls_nothing(away: Away) -> None:
