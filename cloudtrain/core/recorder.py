@@ -356,16 +356,8 @@ class Masks:
         try:
             document = json.loads(text)
         except ValueError:
-            pass
-        else:
-            return self.document(document)
-        if not text.lstrip().startswith("<"):
-            return self.text(text)
-
-        def made(found: re.Match[str]) -> str:
-            return str(found[1] + escape(self.value(unescape(found[3]), found[2])))
-
-        return _XML_LEAF.sub(made, _XML_PAIR.sub(made, text))
+            return self._markup(text)
+        return self.document(document)
 
     def document(self, found: Any, name: str = "") -> Any:
         if isinstance(found, Mapping):
@@ -422,6 +414,14 @@ class Masks:
             for name, value in found.items()
         }
 
+    def _markup(self, text: str) -> str:
+        def made(found: re.Match[str]) -> str:
+            return str(found[1] + escape(self.value(unescape(found[3]), found[2])))
+
+        if not text.lstrip().startswith("<"):
+            return self.text(text)
+        return _XML_LEAF.sub(made, _XML_PAIR.sub(made, text))
+
     def _replaced(self, found: re.Match[str]) -> str:
         kind, text = str(found.lastgroup), found[0]
         if _MADE.fullmatch(text) or _PUBLIC.fullmatch(text):
@@ -440,9 +440,8 @@ class Masks:
         return text
 
     def _placeholder(self, kind: str, name: str) -> str:
-        # A name in JSON may have half a surrogate pair.
-        named = f"{kind} {name.lower()}".encode("utf-8", "surrogatepass")
-        digest = hmac.new(self._key, named, "sha256").hexdigest()
+        told = f"{kind} {name.lower()}".encode("utf-8", "replace")
+        digest = hmac.new(self._key, told, "sha256").hexdigest()
         number = int(digest[:16], 16)
         if kind == "mail":
             return f"user-{digest[:8]}@example.com"

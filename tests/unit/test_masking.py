@@ -70,6 +70,12 @@ def test_no_name_and_no_key_stays(what: str, says: str, masks: Masks) -> None:
     ElementTree.fromstring(str(masks.body(xml)))
 
 
+def test_a_name_that_is_no_whole_text_leaves_no_key_unmasked(masks: Masks) -> None:
+    told = json.dumps({"owner": "\ud800nna", "adminPassword": "hunter2 hunter2"})
+    for body in (told, json.dumps({"message": told})):
+        assert "hunter2" not in json.dumps(masks.body(body))
+
+
 def test_a_name_has_one_placeholder_wherever_it_is_and_another_with_another_key(
     masks: Masks,
 ) -> None:
