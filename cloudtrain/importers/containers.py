@@ -62,8 +62,10 @@ def put_containers(
     draft: Draft, containers: list[Container], dockerfile: Dockerfile | None = None
 ) -> None:
     """Images, variables and the command of all containers."""
-    images = {each.image.text: each.image for each in reversed(containers) if each.image}
-    for image in reversed(images.values()) if dockerfile is None else ():
+    images: dict[str, Value] = {}
+    for named in (each.image for each in containers if each.image):
+        images.setdefault(named.text, named)
+    for image in images.values() if dockerfile is None else ():
         put_image(draft, image)
     first: dict[str, Value] = {}
     for name, value in (item for each in containers for item in each.environment.items()):

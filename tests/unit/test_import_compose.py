@@ -110,6 +110,13 @@ def test_a_command_that_differs_by_role_is_one_for_each_role(desk: Desk) -> None
     assert "its command is not that of worker's other tasks: python other.py" in lost(found)[0]
 
 
+def test_of_several_images_the_first_one_says_the_tensorflow(desk: Desk) -> None:
+    whole = yaml.safe_load(compose(PS_CLUSTER, image="tensorflow/tensorflow:2.12.0"))
+    whole["services"]["worker0"]["image"] = "tensorflow/tensorflow:2.11.0"
+    found = desk.imported(yaml.safe_dump(whole, width=1000, sort_keys=False))
+    assert found.config.setup.tensorflow == "2.12.0"
+
+
 def test_build_workdir_and_copy_are_the_code(desk: Desk) -> None:
     desk.write(
         {
