@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 
 from cloudtrain.core.own_python import NEUTRAL
-from cloudtrain.report.curves import thinned
 from cloudtrain.report.facts import Chart, Series
 from cloudtrain.report.html import Html, element, folded, joined, table
 
@@ -73,7 +72,8 @@ _HEAD = ("curve", "first", "last", "lowest", "highest", "points")
 def _row(series: Series) -> tuple[str, ...]:
     if not series.x:
         return (_name(series), *("–" for _ in _HEAD[1:]))
-    pairs = thinned(tuple(zip(series.x, series.y, strict=True)), ROWS)
+    step = max(1, -(-len(series.x) // ROWS))
+    pairs = zip(series.x[::step], series.y[::step], strict=True)
     points = ", ".join(f"{x:g}: {y:.4g}" for x, y in pairs)
     low, high = min(series.y), max(series.y)
     figures = (series.y[0], series.y[-1], low, high)

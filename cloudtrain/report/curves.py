@@ -11,14 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import TypeVar
 
 from cloudtrain.core.metrics import GPU_RESTS, Line, Sample, Unit, counts, unit_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import RunAttempt, Task
 from cloudtrain.report.facts import Chart, Pace, Series, TaskUse
-
-T = TypeVar("T")
 
 POINTS = 400
 """Points of one curve: more than a page is wide."""
@@ -93,7 +90,7 @@ def _metrics(lines: Iterable[Line], unit: Unit | None) -> dict[str, _Points]:
     return found
 
 
-def thinned(values: tuple[T, ...], most: int = POINTS) -> tuple[T, ...]:
+def thinned(values: tuple[float, ...], most: int = POINTS) -> tuple[float, ...]:
     """At most so many of them, evenly, with the first and the last."""
     if len(values) <= most:
         return values
