@@ -12,6 +12,7 @@ import click
 from cloudtrain.cli import candidates, options
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.printing import print_json, print_lines
+from cloudtrain.config.other_tools import IMPORTED
 from cloudtrain.core.codec import pick
 
 
@@ -98,16 +99,23 @@ def completion_command(shell: str | None) -> None:
     click.echo(f"# To install: {INSTALL[shell]}")
 
 
+_READS = ", ".join(row.form.partition(" (")[0] for row in IMPORTED)
+_SUBMITS = " or ".join(f'"{row.submit} …"' for row in IMPORTED if row.submit)
+
+
 @options.command(
     "import",
     "cloudtrain import config.yaml --output mnist.yaml \\",
     '  --submit "$(cat submit.sh)"',
+    help=f"""Read another tool's description of a training into a commented config: {_READS}. With
+    --submit, FILE may be left out.
+
+    What could not be mapped is named on stderr, each at its line, and in the config's comments.""",
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @options.option(
     "--submit LINE",
-    'The line that submits it: "gcloud ai-platform jobs submit training …" or '
-    '"gcloud ai custom-jobs create …".',
+    f"The line that submits it: {_SUBMITS}.",
 )
 @options.option(
     "--output FILE",
@@ -127,11 +135,6 @@ def import_command(
     strategy: str | None,
     as_json: bool,
 ) -> None:
-    """Read another tool's description of a training into a commented config: an AI Platform
-    config.yaml, a Vertex AI CustomJob, a compose file with TF_CONFIG, a TFJob, or an INI file
-    with [cluster]. With --submit, FILE may be left out.
-
-    What could not be mapped is named on stderr, each at its line, and in comments of the config."""
     from cloudtrain.commands.import_file import import_file
 
     found = import_file(

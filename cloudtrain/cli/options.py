@@ -238,14 +238,15 @@ full_log = option(
 
 
 def command(
-    name: str, *example: str, epilog: str = "", passes_on: bool = False
+    name: str, *example: str, epilog: str = "", passes_on: bool = False, help: str | None = None
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """A command of `app.COMMANDS`, with the lines of its example, and with --debug. `passes_on`:
-    what follows `--` is the user's program's own."""
+    what follows `--` is the user's program's own. `help`: instead of the docstring."""
 
     def decorated(function: Callable[..., Any]) -> click.Command:
         made = click.command(
             cls=_PassesOn if passes_on else click.Command,
+            help=help or function.__doc__,
             short_help=COMMANDS[name],
             epilog=epilog or "\n".join(["\b", "Example:", *(f"  {line}" for line in example)]),
         )(function)

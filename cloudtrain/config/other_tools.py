@@ -5,11 +5,9 @@ The keys are those of the tools' own references, which `docs/import.md` links.""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from cloudtrain.config.yaml_source import Block, Scalar, documents
 
 Tree = Mapping[str, Any]
 """A document: the text of each value that is no list or mapping."""
@@ -18,6 +16,77 @@ _OWN = ("strategy", "train", "artifacts", "placement")
 """Keys of a config of ours: one with mistakes is no other tool's file."""
 _INIT = "`cloudtrain init` writes a config to start from"
 _TABLE = f"`cloudtrain docs import` says what goes where; {_INIT}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedKind:
+    """A kind of file that `cloudtrain import` reads, with the reader of its name
+    (`importers.READERS`) and a section of its name in docs/import.md."""
+
+    name: str
+    title: str
+    """What a read file is."""
+    form: str
+    """What the user may give, and in brackets how it is recognized."""
+    what: str = ""
+    """What an unread file is, if that is not its title."""
+    holds: Callable[[Tree, str], bool]
+    """Recognizes a document by its keys, or a text that is none."""
+    submit: str = ""
+    """Beginning of a line that submits such a job, for `--submit`."""
+
+
+IMPORTED = (
+    ImportedKind(
+        name="AI Platform",
+        title="an AI Platform training job",
+        form="an AI Platform config.yaml (trainingInput:)",
+        holds=lambda tree, _: "trainingInput" in tree,
+        submit="gcloud ai-platform jobs submit training JOB",
+    ),
+    ImportedKind(
+        name="Vertex AI",
+        title="a Vertex AI CustomJob",
+        form="a Vertex AI CustomJob (workerPoolSpecs:)",
+        holds=lambda tree, _: (
+            not tree.keys().isdisjoint(("workerPoolSpecs", "worker_pool_specs"))
+            or isinstance(tree.get("jobSpec", tree.get("job_spec")), Mapping)
+        ),
+        submit="gcloud ai custom-jobs create",
+    ),
+    ImportedKind(
+        name="Compose",
+        title="a compose file with TF_CONFIG",
+        form="a compose file with TF_CONFIG (services:)",
+        what="a compose file",
+        holds=lambda tree, _: isinstance(tree.get("services"), Mapping),
+    ),
+    ImportedKind(
+        name="TFJob",
+        title="a TFJob",
+        form="a TFJob (kind: TFJob)",
+        holds=lambda tree, _: str(tree.get("kind", "")).lower() == "tfjob",
+    ),
+    ImportedKind(
+        name="INI",
+        title="an INI [cluster] file",
+        form="an INI file with [cluster]",
+        what="an INI file with [cluster]",
+        holds=lambda _, text: re.search(r"^\s*\[cluster\]\s*$", text, re.MULTILINE) is not None,
+    ),
+)
+
+
+def kind_of(tree: Tree, text: str) -> ImportedKind | None:
+    """The kind of a document, or of a text that is none, if `import` reads it."""
+    found = (row for row in IMPORTED if row.holds(_plain(tree), "" if tree else text))
+    return next(found, None)
+
+
+def _plain(tree: Tree) -> Tree:
+    from cloudtrain.config.yaml_source import Scalar
+
+    return {key: each.source if isinstance(each, Scalar) else each for key, each in tree.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,27 +100,21 @@ class OtherTool:
 
     def way(self, file: str) -> str:
         """The hint for this file."""
-        if self.is_imported:
-            return f"`cloudtrain import {file}` makes a config of it"
         return self.hint.replace("FILE", file)
 
 
 def tool_of(data: bytes) -> OtherTool | None:
     """The tool whose file it is; None for one of ours, and for what is not recognized."""
+    from cloudtrain.config.yaml_source import Block, documents  # which --help does not need
+
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
-    trees = [
-        {key: each.source if isinstance(each, Scalar) else each for key, each in block.items()}
-        for block in documents(text)
-        if isinstance(block, Block)
-    ]
+    trees = [_plain(block) for block in documents(text) if isinstance(block, Block)]
     if any(key in tree for tree in trees for key in _OWN):
         return None
     for pattern, what, hint in _TEXTS:
         if re.search(pattern, text, re.MULTILINE):
             return OtherTool(what=what, hint=hint)
-    if re.search(r"^\[cluster\]", text, re.MULTILINE):
-        return OtherTool(what="an INI file with [cluster]", hint="", is_imported=True)
-    return next((found for tree in trees for found in _tools(tree) if found), None)
+    return next((found for tree in [*trees, {}] for found in _tools(tree, text) if found), None)
 
 
 _TEXTS = (
@@ -81,19 +144,16 @@ _TEXTS = (
 """Pattern of its text, what it is, hint."""
 
 
-def _tools(tree: Tree) -> Iterator[OtherTool | None]:
+def _tools(tree: Tree, text: str) -> Iterator[OtherTool | None]:
     """Each tool whose keys a document has, the surest first; None for one that it is not."""
     kind, version = str(tree.get("kind", "")), str(tree.get("apiVersion", ""))
-    job = tree.get("jobSpec", tree.get("job_spec"))
+    if row := kind_of(tree, text):
+        hint = "`cloudtrain import FILE` makes a config of it"
+        yield OtherTool(what=row.what or row.title, hint=hint, is_imported=True)
 
     def has(*keys: str) -> bool:
         return any(key in tree for key in keys)
 
-    pools = has("workerPoolSpecs", "worker_pool_specs") or isinstance(job, Mapping)
-    yield _importable("an AI Platform training job", has("trainingInput"))
-    yield _importable("a Vertex AI CustomJob", pools)
-    yield _importable("a TFJob", kind.lower() == "tfjob")
-    yield _importable("a compose file", isinstance(tree.get("services"), Mapping))
     if kind and has("apiVersion"):
         name = "Ray" if "ray.io" in version else "Kubernetes"
         name = "SageMaker" if "sagemaker" in version else name
@@ -119,10 +179,6 @@ def _tools(tree: Tree) -> Iterator[OtherTool | None]:
     yield _known("a pipeline of Vertex AI", has("pipelineSpec", "pipelineInfo"))
     yield _known("a pipeline of SageMaker", has("Steps") and has("Version"))
     yield _known("a Determined experiment", has("searcher") and has("entrypoint"))
-
-
-def _importable(what: str, holds: bool) -> OtherTool | None:
-    return OtherTool(what=what, hint="", is_imported=True) if holds else None
 
 
 def _known(what: str, holds: bool) -> OtherTool | None:

@@ -8,9 +8,9 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtrain.config import load
+from cloudtrain.config import load, other_tools
 from cloudtrain.config.hosts_ini import Ini
-from cloudtrain.config.other_tools import tool_of
+from cloudtrain.config.other_tools import IMPORTED, ImportedKind
 from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation, parse, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of, providers
 from cloudtrain.core.errors import ConfigError, UsageError
@@ -20,23 +20,14 @@ from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.importers.ai_platform import read_ai_platform
 from cloudtrain.importers.compose import read_compose
 from cloudtrain.importers.draft import Draft, Entry, Options, yaml_text
-from cloudtrain.importers.submit_line import WHERE, Submit, read_submit
-from cloudtrain.importers.tfjob import is_tfjob, read_tfjob
+from cloudtrain.importers.submit_line import WHERE, read_submit
+from cloudtrain.importers.tfjob import read_tfjob
 from cloudtrain.importers.values import Value, Values, values_of
-from cloudtrain.importers.vertex import is_vertex, read_vertex
+from cloudtrain.importers.vertex import read_vertex
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.training.strategies import STRATEGIES, strategy_for
 
 __all__ = ["Imported", "Options", "import_job"]
-
-KINDS = (
-    "an AI Platform config.yaml (trainingInput:)",
-    "a Vertex AI CustomJob (workerPoolSpecs:)",
-    "a compose file with TF_CONFIG (services:)",
-    "a TFJob (kind: TFJob)",
-    "an INI file with [cluster]",
-)
-"""What can be read, as an unrecognized file's error lists it."""
 
 TENSORFLOW = "2.21"
 """Version of the templates, where the source names none."""
@@ -59,49 +50,50 @@ class Imported:
 def import_job(data: bytes | None, file: str, submit: str | None, options: Options) -> Imported:
     """The config that a file, a submit line or both describe. Raises UsageError for what is not
     recognized, ConfigError for what cannot be mapped at all."""
-    line = read_submit(submit) if submit is not None else None
-    return _finished(_draft(data, file, line, options), options)
+    if submit is not None:
+        options = replace(options, submit=read_submit(submit))
+    return _finished(_draft(data, file, options), options)
 
 
-def _draft(data: bytes | None, file: str, line: Submit | None, options: Options) -> Draft:
+def _draft(data: bytes | None, file: str, options: Options) -> Draft:
+    name, line = shown(file, 200), options.submit
+    readable = "; ".join(row.form for row in IMPORTED)
     if data is None:
         if line is None:
             raise UsageError("nothing to import", hint="name a FILE, pass --submit, or both")
-        if line.is_vertex:
-            return read_vertex(Values(WHERE), line, options)
-        return read_ai_platform(Values(WHERE), line, options)
+        return _read(line.kind, Values(WHERE), options)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = ""
-    if re.search(r"^\s*\[cluster\]\s*$", text, re.MULTILINE):
-        return _read_cluster_ini(text, file, options)
-    tool = tool_of(data)
+    tool = other_tools.tool_of(data)
     other = tool if tool is not None and not tool.is_imported else None
     tree, problems = parse(_one_document(_readable(data, text)), file, {})
-    if problems and not tree and other is None:
-        raise ConfigError(problems, hint=f"`import` reads {'; '.join(KINDS)}")
-    values = values_of(tree, file)
-    values.problems.extend(problems)
-    if values.has("trainingInput"):
-        return read_ai_platform(values, line, options)
-    if is_vertex(values):
-        return read_vertex(values, line, options)
-    if line is not None:
-        raise UsageError(
-            f"--submit submits no {shown(file, 200)}", hint=f"it goes with {KINDS[0]} or {KINDS[1]}"
-        )
-    if is_tfjob(values):
-        return read_tfjob(values, options)
-    if values.has("services"):
-        return read_compose(values, options)
+    kind = other_tools.kind_of(tree, text)
+    if problems and not tree and other is None and kind is None:
+        raise ConfigError(problems, hint=f"`import` reads {readable}")
+    if line is not None and not (kind and kind.submit):
+        forms = " or ".join(row.form for row in IMPORTED if row.submit)
+        raise UsageError(f"--submit submits no {name}", hint=f"it goes with {forms}")
+    if kind is not None:
+        values = values_of(tree, file)
+        if tree:
+            values.problems.extend(problems)
+        else:
+            values.put((), Value(text=text, file=file, field=""))
+        return _read(kind, values, options)
     if other is not None:
-        name = shown(file, 200)
         what = f"{name} is {other.what}, which `import` does not read"
         raise UsageError(what, hint=other.way(name))
-    raise UsageError(
-        f"{shown(file, 200)} is nothing that `import` reads", hint=f"it reads {'; '.join(KINDS)}"
-    )
+    raise UsageError(f"{name} is nothing that `import` reads", hint=f"it reads {readable}")
+
+
+def _read(kind: ImportedKind, values: Values, options: Options) -> Draft:
+    draft = Draft(kind=kind.title, file=values.file)
+    READERS[kind.name](draft, values, options)
+    values.rest()
+    draft.problems += values.problems
+    return draft
 
 
 def _one_document(data: bytes) -> bytes:
@@ -135,10 +127,10 @@ def _readable(data: bytes, text: str) -> bytes:
 # ── an INI `[cluster]` with `chief=`, `worker=`, `ps=` lists of `host:port` ───────────────────────
 
 
-def _read_cluster_ini(text: str, file: str, options: Options) -> Draft:
+def _read_cluster_ini(draft: Draft, values: Values, options: Options) -> None:
     """Existing machines; all on this machine are local nodes. Raises ConfigError for a file that
     `hosts:` would refuse, too."""
-    draft = Draft(kind="an INI [cluster] file", file=file)
+    file, text = values.file, values.text()
     ini = Ini(file, text)
     hosts = [host for host in ini.hosts(SourceLocation(file, 1)) if isinstance(host, Block)]
     if ini.problems:
@@ -172,12 +164,21 @@ def _read_cluster_ini(text: str, file: str, options: Options) -> Draft:
     if len(ini.ports) > 1 and not is_local:
         ports = ", ".join(map(str, sorted(ini.ports)))
         draft.lose(where, f"has different ports ({ports}): train.port is one for all tasks")
-    return draft
 
 
 def _text(host: Block, key: str) -> str:
     value = host[key]
     return value.source if isinstance(value, Scalar) else ""
+
+
+READERS = {
+    "AI Platform": read_ai_platform,
+    "Vertex AI": read_vertex,
+    "Compose": read_compose,
+    "TFJob": read_tfjob,
+    "INI": _read_cluster_ini,
+}
+"""What fills a draft, by the name of its kind in `IMPORTED`."""
 
 
 # ── a draft is completed (name, strategy, placeholders), and proved by the config's own reader ───
@@ -303,14 +304,13 @@ def _put_placeholders(draft: Draft) -> None:
         draft.put("name", name)
     if cloud and not draft.has("placement"):
         draft.put("placement", [cloud.first_region], comment="the zones or regions", fill_in=True)
-    if not draft.has("setup", "tensorflow"):
-        draft.put("setup.tensorflow", TENSORFLOW, comment="the script's version", fill_in=True)
-    if not draft.has("code"):
-        draft.put("code.path", ".", comment="the folder of the script", fill_in=True)
-    if not draft.has("train", "command"):
-        draft.put(
-            "train.command", "python train.py --output {output}", comment="the line", fill_in=True
-        )
+    for known, field, value, comment in (
+        (("setup", "tensorflow"), "setup.tensorflow", TENSORFLOW, "the script's version"),
+        (("code",), "code.path", ".", "the folder of the script"),
+        (("train", "command"), "train.command", "python train.py --output {output}", "the line"),
+    ):
+        if not draft.has(*known):
+            draft.put(field, value, comment=comment, fill_in=True)
     kind = kind_of(f"{cloud.store_scheme}://") if cloud else None
     if kind is not None and not draft.has("artifacts", "store"):
         uri = f"{kind.scheme}://{kind.example}/{name}"

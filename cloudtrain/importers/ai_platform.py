@@ -51,9 +51,8 @@ _FLAGS = {
 _ROLE_FLAGS = {"master": "master", "worker": "worker", "parameter-server": "parameterServer"}
 
 
-def read_ai_platform(values: Values, submit: Submit | None, options: Options) -> Draft:
-    draft = Draft(kind="an AI Platform training job", file=values.file)
-    job = values.at("trainingInput")
+def read_ai_platform(draft: Draft, values: Values, options: Options) -> None:
+    job, submit = values.at("trainingInput"), options.submit
     if submit is not None:
         _add_flags(draft, job, submit)
     put_job_name(draft, (submit.job if submit else None) or values.take("jobId"))
@@ -72,9 +71,6 @@ def read_ai_platform(values: Values, submit: Submit | None, options: Options) ->
     values.lose("labels", why="not mapped")
     for key in ("enableWebAccess", "useChiefInTfConfig"):
         job.drop(key)
-    values.rest()
-    draft.problems += values.problems
-    return draft
 
 
 def _add_flags(draft: Draft, job: Values, submit: Submit) -> None:

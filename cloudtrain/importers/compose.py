@@ -42,10 +42,9 @@ class Task:
     origin: Value
 
 
-def read_compose(values: Values, options: Options) -> Draft:
+def read_compose(draft: Draft, values: Values, options: Options) -> None:
     """Read a compose file. Raises ConfigError without a service that has TF_CONFIG, or with
     different clusters."""
-    draft = Draft(kind="a compose file with TF_CONFIG", file=values.file)
     draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
     read_variables(draft, options.folder)
     name = values.take("name")
@@ -64,16 +63,12 @@ def read_compose(values: Values, options: Options) -> Draft:
         else:
             found.lose(why="has no TF_CONFIG: it becomes no node")
     if not tasks:
-        where = values.whole("services")
-        assert where
+        where = values.whole("services") or Value(file=values.file, field="services")
         raise refuse(where, "has no service with TF_CONFIG: nothing says what the cluster is")
     _put_nodes(draft, [task for task, _, _ in tasks])
     containers = [_container(draft, *each, options) for each in tasks]
     dockerfile = _put_code(draft, [service for _, service, _ in tasks], containers, options)
     put_containers(draft, containers, dockerfile)
-    values.rest()
-    draft.problems += values.problems
-    return draft
 
 
 # ── TF_CONFIG ────────────────────────────────────────────────────────────────

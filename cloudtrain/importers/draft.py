@@ -16,6 +16,7 @@ from cloudtrain.config.yaml_source import dotted, shown
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.importers.placed_code import PlacedCode
+from cloudtrain.importers.submit_line import Submit
 from cloudtrain.importers.values import Value
 from cloudtrain.node.key_shapes import without_keys
 
@@ -134,6 +135,7 @@ class Options:
     strategy: str | None = None
     strategy_in_code: Callable[[ClusterConfig], str | None] | None = None
     """The strategy that the script of a config uses; None if it cannot be told."""
+    submit: Submit | None = None
 
 
 # ── the YAML file, in the order of the templates ─────────────────────────────

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 
+from cloudtrain.config.other_tools import IMPORTED, ImportedKind
 from cloudtrain.core.errors import UsageError
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.values import Value
@@ -23,13 +25,10 @@ SWITCHES = frozenset(
 )
 """Flags that take no value unless it is written with `=`."""
 
-IGNORED = frozenset(
-    {
-        *("stream-logs", "async", "quiet", "q", "format", "verbosity", "account", "configuration"),
-        *("user-output-enabled", "log-http", "staging-bucket", "config", "enable-web-access"),
-        *("enable-dashboard-access", "flatten", "filter", "trace-token", "billing-project"),
-    }
-)
+IGNORED = (SWITCHES - {"use-chief-in-tf-config"}) | {
+    *("format", "verbosity", "account", "configuration", "staging-bucket", "config", "flatten"),
+    *("filter", "trace-token", "billing-project"),
+}
 """Flags that say nothing about the training."""
 
 
@@ -37,7 +36,8 @@ IGNORED = frozenset(
 class Submit:
     """One submit line. A variable of the submitting shell stays marked (`shell_words`)."""
 
-    is_vertex: bool
+    kind: ImportedKind
+    """What it submits."""
     job: Value | None
     flags: tuple[tuple[str, Value], ...]
     """Names without dashes, with `_` as `-`; repeated flags several times."""
@@ -63,16 +63,14 @@ def read_submit(line: str) -> Submit:
     found = [w for w in found if not re.fullmatch(r"[\ue000\ue007][@*][\ue001\ue008]", w)]
     found = [part for word in found for part in shell_words.filled(word, known)]
     head = [word for word in found if word not in ("alpha", "beta")]
-    of_ai_platform = head[1:2] in (["ai-platform"], ["ml-engine"])
-    if of_ai_platform and head[2:5] == ["jobs", "submit", "training"]:
-        return _submit(head[5:], is_vertex=False)
-    if head[1:4] == ["ai", "custom-jobs", "create"]:
-        return _submit(head[4:], is_vertex=True)
-    raise UsageError(
-        "--submit is no line that submits a training",
-        hint='pass --submit "gcloud ai-platform jobs submit training JOB …" or '
-        '--submit "gcloud ai custom-jobs create …"',
-    )
+    head[1:2] = ["ai-platform" if word == "ml-engine" else word for word in head[1:2]]
+    submits = [row for row in IMPORTED if row.submit]
+    for row in submits:
+        _, *own = row.submit.removesuffix(" JOB").split()
+        if head[1 : len(own) + 1] == own:
+            return _submit(head[len(own) + 1 :], row)
+    lines = " or ".join(f'--submit "{row.submit} …"' for row in submits)
+    raise UsageError("--submit is no line that submits a training", hint=f"pass {lines}")
 
 
 def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -80,12 +78,7 @@ def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:
     known: dict[str, str] = {}
     for at, word in enumerate(found):
         if word == "gcloud" or word.endswith("/gcloud"):
-            rest = found[at:]
-            end = next(
-                (n for n, each in enumerate(rest) if each.startswith(shell_words.OPERATORS)),
-                len(rest),
-            )
-            return rest[:end], known
+            return list(takewhile(_is_no_operator, found[at:])), known
         assignment = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)
         if assignment:
             (value,) = shell_words.filled(shell_words.quoted(assignment[2]), known)
@@ -93,7 +86,11 @@ def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:
     return [], known
 
 
-def _submit(found: list[str], *, is_vertex: bool) -> Submit:
+def _is_no_operator(word: str) -> bool:
+    return not word.startswith(shell_words.OPERATORS)
+
+
+def _submit(found: list[str], kind: ImportedKind) -> Submit:
     at = found.index("--") if "--" in found else len(found)
     flags: list[tuple[str, Value]] = []
     job: Value | None = None
@@ -110,7 +107,7 @@ def _submit(found: list[str], *, is_vertex: bool) -> Submit:
         text = text if name == "job-dir" else shell_words.settled(text)
         flags.append((name, _value(text, f"--{name}")))
     return Submit(
-        is_vertex=is_vertex,
+        kind=kind,
         job=job,
         flags=tuple(flags),
         arguments=tuple(_value(word, "-- …") for word in found[at + 1 :]),

@@ -25,13 +25,8 @@ _DROPPED = ("apiVersion", "kind", "status")
 _RUN_POLICY = ("cleanPodPolicy", "ttlSecondsAfterFinished")
 
 
-def is_tfjob(values: Values) -> bool:
-    return values.text("kind").lower() == "tfjob"
-
-
-def read_tfjob(values: Values, options: Options) -> Draft:
+def read_tfjob(draft: Draft, values: Values, options: Options) -> None:
     """Read a TFJob. Raises ConfigError for a dynamic or an unknown kind of job."""
-    draft = Draft(kind="a TFJob", file=values.file)
     for key in _DROPPED:
         values.drop(key)
     metadata, spec = values.at("metadata"), values.at("spec")
@@ -49,9 +44,6 @@ def read_tfjob(values: Values, options: Options) -> Draft:
         raise refuse(where, "has no tfReplicaSpecs: older TFJobs are not imported")
     _put_replicas(draft, replicas, dockerfile, options)
     _put_policies(draft, spec)
-    values.rest()
-    draft.problems += values.problems
-    return draft
 
 
 def _put_replicas(

@@ -57,15 +57,11 @@ class Values:
     def at(self, *path: str | int) -> Values:
         return Values(self.file, (*self.prefix, *path), self._store)
 
-    def renamed(self, name: Callable[[str], str]) -> Values:
-        """The same with other keys; fields in messages keep those of the file."""
-        found = Values(self.file)
-        found.problems.extend(self.problems)
-        for path, value in self._store.values.items():
-            found.put(_renamed(path, name), value)
-        for path, line in self._store.lines.items():
-            found.line_at(_renamed(path, name), line)
-        return found
+    def rename(self, name: Callable[[str], str]) -> None:
+        """Change the keys of the whole source; fields in messages keep those of the file."""
+        store = self._store
+        store.values = {_renamed(path, name): value for path, value in store.values.items()}
+        store.lines = {_renamed(path, name): line for path, line in store.lines.items()}
 
     def has(self, *path: str | int) -> bool:
         return next(self._below((*self.prefix, *path)), None) is not None

@@ -46,17 +46,12 @@ OUTPUT = shell_words.ours("output")
 _KNOWN = (*_POOL_FLAGS, "local-package-path", "script", "output-image-uri")
 
 
-def is_vertex(values: Values) -> bool:
-    paths = (("workerPoolSpecs",), ("jobSpec", "workerPoolSpecs"))
-    return any(values.has(*path) for path in (*paths, ("worker_pool_specs",), ("job_spec",)))
-
-
-def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draft:
+def read_vertex(draft: Draft, values: Values, options: Options) -> None:
     """Read a CustomJob. Raises ConfigError without worker pools, or with a TPU's machine."""
-    draft = Draft(kind="a Vertex AI CustomJob", file=values.file)
     # The Python client writes `worker_pool_specs` for `workerPoolSpecs`.
-    values = values.renamed(lambda key: re.sub(r"_([a-z])", lambda found: found[1].upper(), key))
+    values.rename(lambda key: re.sub(r"_([a-z])", lambda found: found[1].upper(), key))
     spec = values.at("jobSpec") if values.has("jobSpec") else values
+    submit = options.submit
     if submit is not None:
         _add_flags(draft, values, spec, submit, options)
     ai_platform.put_job_name(draft, values.take("displayName"))
@@ -78,9 +73,6 @@ def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draf
         why="not mapped: event files land with the run; `cloudtrain tensorboard` shows them, "
         "also while it goes on",
     )
-    values.rest()
-    draft.problems += values.problems
-    return draft
 
 
 def _add_flags(

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.commands.init import page
 from cloudtrain.config import load
+from cloudtrain.config.other_tools import IMPORTED as KINDS
 from cloudtrain.config.other_tools import tool_of
 from cloudtrain.core.errors import ConfigError, UsageError
-from cloudtrain.importers import Options, import_job
+from cloudtrain.importers import READERS, Options, import_job
 
 SKY = "a SkyPilot task"
 FILES = {
@@ -68,6 +70,33 @@ def test_what_import_reads_is_named_with_the_command(text: str, tmp_path: Path) 
         load(path)
     assert f" is {IMPORTED[text]}, no config" in caught.value.message
     assert caught.value.hint == f"`cloudtrain import {path}` makes a config of it"
+
+
+def test_each_kind_that_import_reads_has_a_reader_and_a_section() -> None:
+    assert list(READERS) == [kind.name for kind in KINDS]
+    text = page("import").text
+    assert [kind.name for kind in KINDS if f"\n## {kind.name}" not in text] == []
+
+
+def test_an_ini_inside_of_a_document_does_not_make_it_one(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("num_nodes: 2\nrun: |\n  cat <<E\n  [cluster]\n  E\n")
+    with pytest.raises(UsageError, match="is a SkyPilot task"):
+        load(path)
+
+
+def test_a_line_submits_no_ini_file(tmp_path: Path) -> None:
+    options = Options(here=tmp_path, folder=tmp_path, base=tmp_path)
+    line = "gcloud ai custom-jobs create --region us-east1"
+    with pytest.raises(UsageError, match=r"--submit submits no c\.ini"):
+        import_job(b"[cluster]\nworker=a:1\n", "c.ini", line, options)
+
+
+@pytest.mark.parametrize("text", ["services: {}\n", "services: {a: {}}\n", "workerPoolSpecs: []\n"])
+def test_a_file_that_says_nothing_has_an_error(text: str, tmp_path: Path) -> None:
+    options = Options(here=tmp_path, folder=tmp_path, base=tmp_path)
+    with pytest.raises(ConfigError, match=r"has no (worker pool|service)"):
+        import_job(text.encode(), "job.yaml", None, options)
 
 
 @pytest.mark.parametrize(
