@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -277,8 +278,15 @@ class TrainSection(Section):
 # ── stores and datasets ──────────────────────────────────────────────────────
 
 
-_BUCKET = r"[a-z0-9][a-z0-9._-]{1,220}(/|$)"
-_IN_ACCOUNT = r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)"
+def _or(words: Iterable[str]) -> str:
+    *some, last = words
+    return f"{', '.join(some)} or {last}"
+
+
+_DATA = [kind for kind in KINDS if kind.holds_data]
+SCHEMES = (*(kind.scheme for kind in _DATA), "https")
+_PAID = " and ".join(f"`{kind.scheme}://`" for kind in KINDS if kind.bills_readers)
+FORMS = _or((*(kind.form for kind in _DATA), "https://HOST/file"))
 
 
 def store(node: Any) -> str:
@@ -286,18 +294,11 @@ def store(node: Any) -> str:
     scheme, _, rest = value.partition("://")
     kind = kind_of(value)
     if kind is None or kind.scheme != scheme:
-        *forms, last = (each.top for each in KINDS)
-        raise InvalidValue(f"must begin with {', '.join(forms)} or {last}")
-    if kind.on_this_machine:
-        if not rest.startswith("/") or not rest.strip("/"):
-            raise InvalidValue(
-                "must be file:// and an absolute path",
-                "for a folder below your home write file://${HOME}/artifacts",
-            )
-    elif not kind.in_account and re.match(r"[a-z0-9]{1,2}(/|$)", rest):
-        raise InvalidValue("must name a bucket of 3 to 63 characters: this name is too short")
-    elif not re.match(_IN_ACCOUNT if kind.in_account else _BUCKET, rest):
-        raise InvalidValue(f"must be {kind.top}, optionally with a prefix")
+        raise InvalidValue(f"must begin with {_or(each.top for each in KINDS)}")
+    if not re.match(kind.pattern, rest):
+        pattern, *texts = kind.wrong
+        form = f"must be {kind.top}, optionally with a prefix"
+        raise InvalidValue(*(texts if re.match(pattern, rest) else [form]))
     if ".." in rest.split("/"):
         raise InvalidValue("must not contain ..")
     return value
@@ -312,8 +313,6 @@ def encryption(node: Any) -> str | None:
     return value
 
 
-SCHEMES = (*(kind.scheme for kind in KINDS), "https")
-FORMS = f"{', '.join(kind.form for kind in KINDS)} or https://HOST/file"
 _GRANTS = re.compile(
     r"(?i)x-(amz|goog)-(signature|credential|security-token)|sig|signature|(access_?)?token|key|"
     "api_?key|awsaccesskeyid|googleaccessid|password"
@@ -362,9 +361,10 @@ def _https(value: str) -> str:
             "contains a user or password in the URL", "records would keep it: use a store instead"
         )
     if any(_GRANTS.fullmatch(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        signed = (f"{kind.scheme}://" for kind in _DATA if not kind.on_this_machine)
         raise InvalidValue(
             "contains a signature or key in the URL",
-            "records would keep it: use gs://, s3:// or az://, and cloudtrain signs requests",
+            f"records would keep it: use {_or(signed)}, and cloudtrain signs requests",
         )
     if parts.fragment:
         raise InvalidValue("must not contain #")
@@ -384,11 +384,7 @@ class ArtifactsSection(Section):
 
     of = model.ArtifactRules
     change = NEXT_RUN
-    store: Store | None = optional(
-        "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or "
-        "`file:///path`.",
-        default="any",
-    )
+    store: Store | None = optional(f"{_or(f'`{kind.form}`' for kind in KINDS)}.", default="any")
     create: kinds.Boolean | None = optional(
         "`up` and `run` create the bucket or container if it does not exist, near the first "
         "placement if that is in the same cloud. cloudtrain never deletes it."
@@ -420,8 +416,8 @@ class DataEntry(Section):
     below = ".NAME"
     change = Effect("next run", "nodes download what they lack")
     source: DataUri | None = optional(
-        "`gs://`, `s3://`, `az://`, `file://`: a prefix (folder) or one object; `https://`: one "
-        "object. Required.",
+        f"{', '.join(f'`{kind.scheme}://`' for kind in _DATA)}: a prefix (folder) or one object; "
+        "`https://`: one object. Required.",
         key="from",
     )
     shard: kinds.Boolean | None = optional(
@@ -434,7 +430,7 @@ class DataEntry(Section):
     )
     role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")
     requester_pays: kinds.Boolean | None = optional(
-        "`s3://` and `gs://`: your account pays for requests and traffic, as the bucket's owner "
+        f"{_PAID}: your account pays for requests and traffic, as the bucket's owner "
         "demands; for `gs://` it is `project:`, on another cloud the project of your login."
     )
 

@@ -16,10 +16,19 @@ class StoreKind:
 
     scheme: str
     form: str
+    pattern: str = r"(?![a-z0-9]{2}(/|$))[a-z0-9][a-z0-9._-]{1,220}(/|$)"
+    """Of what follows `://` in the URI of a store; by default that of a bucket."""
+    wrong: tuple[str, ...] = (
+        r"[a-z0-9]{1,2}(/|$)",
+        "must name a bucket of 3 to 63 characters: this name is too short",
+    )
+    """Pattern of one that does not match, with its error and hint, if the form does not say it."""
     example: str = ""
     """What a template has after the scheme, for the user to replace."""
     package: str = ""
     """Package that its module imports."""
+    holds_data: bool = False
+    """True if `data:` reads from it: by its `ObjectStore`, or as files of this machine."""
     on_this_machine: bool = False
     """True if the store is on this machine, so that nodes cannot upload to it directly."""
     bucket_schemes: tuple[str, ...] = ()
@@ -44,6 +53,7 @@ KINDS = (
     StoreKind(
         scheme="gs",
         form="gs://BUCKET/prefix",
+        holds_data=True,
         example="my-bucket",
         package="google.cloud.storage",
         bucket_schemes=("gs",),
@@ -53,6 +63,7 @@ KINDS = (
     StoreKind(
         scheme="s3",
         form="s3://BUCKET/prefix",
+        holds_data=True,
         example="my-bucket",
         package="boto3",
         bucket_schemes=("s3", "s3a"),
@@ -63,6 +74,9 @@ KINDS = (
     StoreKind(
         scheme="az",
         form="az://ACCOUNT/CONTAINER/prefix",
+        pattern=r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)",
+        wrong=(r"(?!)",),
+        holds_data=True,
         example="myaccount/my-container",
         package="azure.storage.blob",
         bucket_schemes=("az", "abfs", "abfss", "wasb", "wasbs"),
@@ -73,6 +87,13 @@ KINDS = (
     StoreKind(
         scheme="file",
         form="file:///path",
+        pattern="/+[^/]",
+        wrong=(
+            "",
+            "must be file:// and an absolute path",
+            "for a folder below your home write file://${HOME}/artifacts",
+        ),
+        holds_data=True,
         on_this_machine=True,
         monthly=0.0,
     ),

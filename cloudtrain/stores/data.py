@@ -20,7 +20,7 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import StoredObject
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.shell import Secret
-from cloudtrain.core.store_kinds import scheme_of
+from cloudtrain.core.store_kinds import is_on_this_machine, scheme_of
 from cloudtrain.stores import NO_WISHES, Wishes, open_store
 from cloudtrain.stores.file import folder_of
 from cloudtrain.stores.objects import ObjectStore
@@ -30,10 +30,9 @@ def open_data(
     uri: str, *, endpoint: str | None = None, project: str | None = None, wishes: Wishes = NO_WISHES
 ) -> DataStore:
     """Open the data of a URI. Sends no request yet. Raises UsageError, CredentialsError."""
-    scheme = scheme_of(uri)
-    if scheme == "https":
+    if scheme_of(uri) == "https":
         return HttpsData(uri)
-    if scheme == "file":
+    if is_on_this_machine(uri):
         return FileData(uri)
     store = open_store(
         uri.rstrip("/"), endpoint=endpoint, project=project, field="data", wishes=wishes

@@ -45,7 +45,7 @@ def test_a_uri_that_names_no_store_of_this_version_says_which_there_are(
 def test_a_missing_package_of_a_store_without_a_cloud_has_an_install_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kind = StoreKind(scheme="sftp", form="sftp://HOST/path", package="no_such")
+    kind = StoreKind(scheme="sftp", form="sftp://HOST/path", pattern="", package="no_such")
     monkeypatch.setattr(store_kinds, "KINDS", (kind,))
     with pytest.raises(UsageError, match="needs no_such, which is not installed") as raised:
         open_store("sftp://host/path")
