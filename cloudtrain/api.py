@@ -201,7 +201,7 @@ def logs(
     `roles` limits it to `worker` or `worker0`, `tail` to the last lines of each. `follow` blocks
     until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError."""
     from cloudtrain.commands.logs import logs
-    from cloudtrain.console.quiet import CollectingConsole
+    from cloudtrain.console.logging_console import CollectingConsole
 
     name, config = _target(cluster, store)
     with _shown(console) as shown:
@@ -294,11 +294,11 @@ def _target(
 
 @contextmanager
 def _shown(console: Console | None) -> Iterator[Console]:
-    """Yield the console of this call; a quiet one by default."""
-    from cloudtrain.console.quiet import QuietConsole
+    """Yield the console of this call, by default one that logs."""
+    from cloudtrain.console.logging_console import LoggingConsole
     from cloudtrain.core.retry import waits_reported_to
     from cloudtrain.state.clock import clock_corrected
 
-    shown = console or QuietConsole()
+    shown = console or LoggingConsole()
     with waits_reported_to(shown.say), clock_corrected(shown.warn):
         yield shown

@@ -242,7 +242,7 @@ def collect_clusters(
             click.echo("nothing to collect")
         return (), answers
     confirm(f"Destroy {', '.join(names)} and lose what only their nodes hold?", yes=yes)
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         collected = delete_leftovers(answers, wanted, screen)
         answers = list_accounts([answer.account for answer in answers])
         for one in collected:
@@ -263,7 +263,7 @@ def collect_environments(
     failed: dict[str, CloudtrainError] = {}
     if unused := kept.unused(unused_for):
         confirm(f"Delete {len(unused)} unused environments in stores?", yes=yes)
-        with shown(as_json=as_json) as screen:
+        with shown() as screen:
             failed = delete_environments(unused, screen)
     return Environments().document(), failed
 

@@ -37,7 +37,7 @@ def cache_command(action: str, yes: bool, as_json: bool) -> int:
     if action == "prune" and unused:
         total = size_text(sum(kept.size for kept in unused))
         confirm(f"Delete {len(unused)} of {len(found)}, {total}?", yes=yes)
-        with shown(as_json=as_json) as screen:
+        with shown() as screen:
             stayed = prune(unused, screen)
     elif action == "prune" and found and not as_json:
         click.echo("all of it is in use")
@@ -90,7 +90,7 @@ def forget_command(name: str, discard: bool, as_json: bool) -> None:
     cluster = resolve(name)
     from cloudtrain.commands.cache import forget
 
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         forget(cluster, discard=discard, console=screen)
     if as_json:
         print_json({"name": cluster})

@@ -50,7 +50,7 @@ def check_command(
     if policy:
         print_lines(least_policy(plan.config).splitlines())
         return 0
-    with shown(as_json=as_json) as progress:
+    with shown() as progress:
         findings = check(plan, deep=progress if deep else None, ignore=ignore)
     code = worst(findings)
     if as_json:

@@ -59,7 +59,7 @@ def down_command(
     end = partial(down, *target, discard=discard, adopt=adopt, owner=owner, order_key=order_key)
 
     def run(broken: str) -> None:
-        with shown(as_json=as_json) as screen:
+        with shown() as screen:
             end(break_lease=broken, console=screen)
 
     try:

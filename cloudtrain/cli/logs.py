@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,9 +68,7 @@ def _pattern(
 @options.run("Run to show")
 @options.store
 @options.full_log
-@options.option(
-    "--json", "Print one JSON object for each line.", name="as_json", envvar="CLOUDTRAIN_JSON"
-)
+@options.json("Print one JSON object for each line.")
 def logs_command(
     name: str | None,
     follow: bool,
@@ -80,7 +79,6 @@ def logs_command(
     timestamps: bool,
     run_id: str | None,
     store: str | None,
-    full_log: bool,
     as_json: bool,
 ) -> int:
     """Show every task's output, each line prefixed with the task's name. Works after the nodes
@@ -93,7 +91,9 @@ def logs_command(
 
     by_line = as_json or timestamps or pattern is not None or since is not None
     panel = run_panel(cluster) if follow and not by_line else list
-    with shown(as_json=as_json, full_log=full_log or by_line) as screen, screen.below(panel):
+    style = options.given_style()
+    style = replace(style, full_log=style.full_log or by_line)
+    with shown(style) as screen, screen.below(panel):
         view: LineView | None = None
         if by_line:
             show = partial(show_line, screen, as_json=as_json, timestamps=timestamps)

@@ -13,6 +13,7 @@ import click
 
 from cloudtrain.cli import candidates
 from cloudtrain.cli.app import COMMANDS
+from cloudtrain.console import Style
 from cloudtrain.core.errors import UsageError
 
 EVENTS = f"{__name__}.events"
@@ -84,7 +85,7 @@ def _given(context: click.Context, parameter: click.Parameter, value: Any) -> No
     if context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE:
         refuse_settings_without_file(argument, parameter.opts[0])
     if argument is not None and is_file(argument):  # a variable is for the commands with a FILE
-        context.meta[f"{__name__}.{parameter.name}"] = value
+        context.meta.setdefault(f"{__name__}.settings", {})[parameter.name] = value
 
 
 set_option = option(
@@ -148,23 +149,27 @@ class GivenSettings(NamedTuple):
 
 def given_settings() -> GivenSettings:
     context = click.get_current_context(silent=True)
-    if context is None:
-        return GivenSettings()
-    found = context.meta
-    return GivenSettings(
-        tuple(found.get(f"{__name__}.overrides", ())),
-        found.get(f"{__name__}.env_file"),
-        found.get(f"{__name__}.trust", False),
-        tuple(found.get(f"{__name__}.trusted_hosts", ())),
-    )
+    return GivenSettings(**context.meta.get(f"{__name__}.settings", {}) if context else {})
 
 
-as_json = option(
-    "--json",
-    "Print one JSON document on stdout, nothing else.",
-    name="as_json",
-    envvar="CLOUDTRAIN_JSON",
-)
+def _displayed(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """Keep a display flag for `given_style`."""
+    name = parameter.opts[0].lstrip("-").replace("-", "_")
+    context.meta.setdefault(f"{__name__}.style", {})[name] = value
+    return value
+
+
+def given_style() -> Style:
+    """Display flags of this command line; a command without a flag has `Style`'s default."""
+    context = click.get_current_context(silent=True)
+    return Style(**context.meta.get(f"{__name__}.style", {}) if context else {})
+
+
+def json(meaning: str) -> Callable[[Decorated], Decorated]:
+    return option("--json", meaning, name="as_json", envvar="CLOUDTRAIN_JSON", callback=_displayed)
+
+
+as_json = json("Print one JSON document on stdout, nothing else.")
 yes = option("--yes", "Skip the confirmation.")
 events = option(
     "--events PATH",
@@ -234,6 +239,8 @@ full_log = option(
     "--full-log",
     "Show TensorFlow's log about itself on a terminal too, and each task's line of those that"
     " many print alike; files and pipes always have both.",
+    expose_value=False,
+    callback=_displayed,
 )
 
 

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.options import EVENTS
-from cloudtrain.console import can_draw
+from cloudtrain.cli.options import EVENTS, given_style
+from cloudtrain.console import Style, can_draw
 from cloudtrain.console.lines import printable, terminal_width, wrapped
 from cloudtrain.core.errors import UsageError
 
@@ -50,13 +51,15 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
-    """Yield the command's console, and flush it at the end."""
+def shown(style: Style | None = None) -> Iterator[Screen]:
+    """Yield the command's console, by default as its display flags say, and flush it at the
+    end."""
     from cloudtrain.console import console
     from cloudtrain.core.moments import MOMENTS
     from cloudtrain.core.retry import waits_reported_to
 
-    screen = console(json=as_json or events_path() == "-", full_log=full_log)
+    style = style or given_style()
+    screen = console(replace(style, json=style.json or events_path() == "-"))
     events = event_stream(screen)
     try:
         heard = events or screen

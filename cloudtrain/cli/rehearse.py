@@ -76,7 +76,7 @@ def rehearse_command(
     named = tuple(name.strip() for name in faults.split(",") if name.strip())
     if "lid" in named and sys.platform == "linux":  # as local nodes are
         go_on_in_child()
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         report = rehearse(
             config,
             kinds=named,

@@ -138,13 +138,13 @@ def fetch_command(
     from cloudtrain.commands.fetch import fetch, fetch_from_nodes
 
     if from_nodes:
-        with shown(as_json=as_json) as screen:
+        with shown() as screen:
             runs = fetch_from_nodes(cluster, place, console=screen)
             screen.say(f"copied to {place}: {', '.join(runs)}" if runs else "everything has landed")
         if as_json:
             print_json({"name": cluster, "runs": runs, "folder": str(place.absolute())})
         return
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         landed = fetch(
             cluster,
             place,
@@ -175,7 +175,7 @@ def tensorboard_command(
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.tensorboard import tensorboard
 
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
 
         def on_serving(served: ServedRun) -> None:
             if as_json:

@@ -47,7 +47,6 @@ def run_command(
     yes: bool,
     as_json: bool,
     ignore: tuple[str, ...],
-    full_log: bool,
 ) -> int:
     """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure
     or Ctrl-C. Nodes are kept if their artifacts could not be landed (exit code 5). Never asks for
@@ -59,7 +58,7 @@ def run_command(
     from cloudtrain.commands.run import run as run_all
 
     panel = run_panel(plan.config.name)
-    with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
+    with shown() as screen, screen.below(panel):
         run = run_all(
             plan,
             keep_on_failure=keep_on_failure,
@@ -104,7 +103,7 @@ def run_from_desk(
     from cloudtrain.commands.run_away import run_away
 
     name = plan.config.name
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         state = run_away(plan, adopt=adopt, ignore=ignore, resume=resume, wait=wait, console=screen)
         screen.say(
             f"{name} is away: `cloudtrain status {name}` and `cloudtrain logs -f {name}` follow it,"
@@ -128,7 +127,7 @@ def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) ->
     refuse_file_of_another_folder(name)
     from cloudtrain.commands.stop_run import stop_run
 
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         run = stop_run(cluster, config=config, order_key=order_key, console=screen)
         say_end(run, screen)
     print_run(run, as_json)
@@ -146,7 +145,7 @@ def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) ->
 @options.as_json
 @options.record
 def train_command(
-    name: str | None, detach: bool, resume: str | None, adopt: bool, full_log: bool, as_json: bool
+    name: str | None, detach: bool, resume: str | None, adopt: bool, as_json: bool
 ) -> int:
     """Launch one run on the cluster that is up, and follow it to its end. Ctrl-C detaches: the
     run continues, `cloudtrain logs -f` follows it again. Words after `--` are added to
@@ -157,7 +156,7 @@ def train_command(
 
     arguments = options.passed_on()
     panel = list if detach else run_panel(target)
-    with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
+    with shown() as screen, screen.below(panel):
         run = train(
             target,
             config,

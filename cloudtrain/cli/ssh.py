@@ -56,9 +56,9 @@ def exec_command(name: str, first: tuple[str, ...], roles: tuple[str, ...], as_j
         )
     cluster = name_of(name)
     from cloudtrain.commands.ssh import execute
-    from cloudtrain.console.quiet import CollectingConsole
+    from cloudtrain.console.logging_console import CollectingConsole
 
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         console = CollectingConsole(screen) if as_json else screen
         done = execute(cluster, roles=roles, command=words, console=console)
     if isinstance(console, CollectingConsole):

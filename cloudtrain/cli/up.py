@@ -52,7 +52,7 @@ def up_command(
     from cloudtrain.commands.up import up
     from cloudtrain.runs.landing_steps import AllowedChanges
 
-    with shown(as_json=as_json) as screen:
+    with shown() as screen:
         allowed = AllowedChanges(shrink=shrink, replace=replace)
         cluster = up(
             plan,

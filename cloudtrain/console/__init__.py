@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from cloudtrain.console.screen import Screen
 
-__all__ = ["can_draw", "console"]
+__all__ = ["Style", "can_draw", "console"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """Display flags of a command: a field for each, of its name."""
+
+    json: bool = False
+    """Stdout is for one document alone; task output goes to stderr too."""
+    full_log: bool = True
+    """A terminal also shows what TensorFlow logs about itself; files and pipes get every line."""
 
 
 def can_draw(stream: TextIO) -> bool:
@@ -17,15 +28,13 @@ def can_draw(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def console(*, json: bool, full_log: bool = True) -> Screen:
-    """The console of this process: progress on stderr, task output on stdout. With `json`, stdout
-    is for one document alone, and task output goes to stderr too. Without `full_log`, a terminal
-    hides what TensorFlow logs about itself; files and pipes get every line."""
-    out = sys.stderr if json else sys.stdout
+def console(style: Style) -> Screen:
+    """The console of this process: progress on stderr, task output on stdout."""
+    out = sys.stderr if style.json else sys.stdout
     if can_draw(sys.stderr):
         from cloudtrain.console.terminal import TerminalConsole
 
-        return TerminalConsole(err=sys.stderr, out=out, full_log=full_log)
+        return TerminalConsole(err=sys.stderr, out=out, full_log=style.full_log)
     from cloudtrain.console.plain import PlainConsole
 
     return PlainConsole(err=sys.stderr, out=out)

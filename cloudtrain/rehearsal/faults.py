@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import Handle, open_session
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import retry
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Train
@@ -268,7 +268,7 @@ def announce(handle: Handle, run: Run, task: Task) -> None:
     """Write the notice of a preemption as the agent beside the task does on a cloud. Raises
     NodeError, UsageError."""
     folder = attempt_folder(run.cluster, run.id, task.name, task.attempt)
-    with open_session(handle, QuietConsole()) as session:
+    with open_session(handle, LoggingConsole()) as session:
         session.transport.ask(
             node_of(session, task), f"date +%s >{quote(f'{folder}/{NOTICE_FILE}')}"
         )

@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_without_a_terminal_the_console_is_plain_and_rich_is_not_loaded() -> None:
     code = (
-        "import sys; from cloudtrain.console import console\n"
-        "c = console(json=len(sys.argv) > 1); c.task_output('chief0', b'line\\n'); c.say('said')\n"
+        "import sys; from cloudtrain.console import Style, console\n"
+        "c = console(Style(json=len(sys.argv) > 1)); "
+        "c.task_output('chief0', b'line\\n'); c.say('said')\n"
         "print(type(c).__name__, [m for m in sys.modules if m.startswith('rich')], file=sys.stderr)"
     )
     run = [sys.executable, "-c", code]
@@ -37,12 +38,12 @@ def test_without_a_terminal_the_console_is_plain_and_rich_is_not_loaded() -> Non
 DRAW = """
 import pathlib
 import sys
-from cloudtrain.console import console
+from cloudtrain.console import Style, console
 
 def wait():
     pathlib.Path(sys.argv[1]).read_text()  # until the other end of the pipe is opened and closed
 
-screen = console(json=False)
+screen = console(Style())
 screen.say("before")
 with screen.stage("nodes on local", 3) as stage:
     stage.node("mnist-worker0", "waiting for ssh")

@@ -23,7 +23,7 @@ from cloudtrain.away.find_away import own_desk
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import run_away
 from cloudtrain.commands.down import down
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core.errors import CloudtrainError, LeasedError, NotLanded, UsageError
 from cloudtrain.core.model import ArtifactRules, Away, ClusterConfig, Node, NodeGroup, Plan
 from cloudtrain.core.owner import login
@@ -85,7 +85,7 @@ class Account:
         store.upload(f".away/small/{DESK}/state.json", [text.encode()])
 
     def down(self, **options: Any) -> None:
-        down("small", self.config, console=QuietConsole(), **{"discard": False, **options})
+        down("small", self.config, console=LoggingConsole(), **{"discard": False, **options})
 
 
 @pytest.fixture(params=[*standins.DESCRIPTIONS, "local"])
@@ -131,9 +131,9 @@ def test_no_cluster_is_deleted_because_a_store_says_that_it_is_a_desk(account: A
         wait=None,
     )
     with pytest.raises(UsageError, match="the name small-desk is taken"):
-        run_away.clear_ended_desk(away, Records("small"), QuietConsole())
+        run_away.clear_ended_desk(away, Records("small"), LoggingConsole())
     with pytest.raises(CloudtrainError, match="the name small-desk is taken"):
-        run_away.clean_up(away, Records("small"), QuietConsole(), CloudtrainError("before it"))
+        run_away.clean_up(away, Records("small"), LoggingConsole(), CloudtrainError("before it"))
     assert account.held() == there
 
 

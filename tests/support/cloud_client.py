@@ -26,7 +26,7 @@ from typing import Any, Literal, cast
 
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NodesError
 from cloudtrain.core.events import Event
@@ -273,7 +273,7 @@ def leased(job: Job) -> AbstractContextManager[None]:
     if store is None or job.do not in LEASED:
         return nullcontext()
     handle = SimpleNamespace(config=job.plan.config, store=open_store(store))
-    return holding_lease(cast("Handle", handle), job.do, QuietConsole())
+    return holding_lease(cast("Handle", handle), job.do, LoggingConsole())
 
 
 def _do(name: str, job: Job, journal: Path) -> Any:

@@ -47,7 +47,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import record_cluster, refuse_away
 from cloudtrain.commands import desk as desks
 from cloudtrain.commands import run_away as away_command
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core.errors import (
     CapacityError,
     LeftoverError,
@@ -332,7 +332,7 @@ class Desk:
         return desks.desk(
             self.job,
             reporter=self.reporter,
-            console=QuietConsole(),
+            console=LoggingConsole(),
             describe=failure_of,
             clock=self.clock,
         )

@@ -9,7 +9,7 @@ import pytest
 from cloudtrain.checks import check
 from cloudtrain.checks.findings import spot_finding
 from cloudtrain.cluster.session import Handle
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import errors
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import SPOT, ClusterConfig, NodeGroup
@@ -27,7 +27,7 @@ def kinds(kind: type[CloudtrainError] = CloudtrainError) -> list[type[Cloudtrain
 def refused(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> CloudtrainError:
     monkeypatch.setattr(check, "findings", lambda handle, **kwargs: findings)
     with pytest.raises(CloudtrainError) as caught:
-        check.refuse(Handle(CONFIG), QuietConsole())
+        check.refuse(Handle(CONFIG), LoggingConsole())
     return caught.value
 
 

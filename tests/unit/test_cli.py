@@ -18,10 +18,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain import __version__
+from cloudtrain.cli import options as flags
 from cloudtrain.cli import printing
 from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli, run
 from cloudtrain.cli.check import painted
 from cloudtrain.commands.ssh import Executed
+from cloudtrain.console import Style
 from cloudtrain.core import errors
 from cloudtrain.core.model import Cluster, Node, Problem
 from cloudtrain.core.protocols import Finding
@@ -178,6 +180,26 @@ def test_the_same_flag_means_the_same_everywhere() -> None:
                     meanings.setdefault(flag, set()).add(f"{option.help} {option.name}")
     assert {flag: len(found) for flag, found in meanings.items()} == dict.fromkeys(meanings, 1)
     assert len(meanings) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "style"),
+    [
+        ([], Style(full_log=False)),
+        (["--full-log"], Style(full_log=True)),
+        (["--json"], Style(json=True, full_log=False)),
+    ],
+)
+def test_each_display_flag_is_a_field_of_the_style(words: list[str], style: Style) -> None:
+    @click.command()
+    @flags.full_log
+    @flags.as_json
+    def command(as_json: bool) -> None:
+        click.echo(repr(flags.given_style()))
+        assert as_json is style.json
+
+    assert CliRunner().invoke(command, words).output == f"{style}\n"
+    assert flags.given_style() == Style(), "as in a command without these flags"
 
 
 def test_every_command_and_flag_is_documented() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.console import console
+from cloudtrain.console import Style, console
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.plain import PlainConsole, _Lines
 from cloudtrain.console.screen import FOLDED, HELD, AlikeLines, Screen, counted
@@ -256,7 +256,7 @@ def test_a_terminal_gets_live_bars_unless_it_is_dumb(
 ) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert type(console(json=False)).__name__ == kind
+    assert type(console(Style())).__name__ == kind
 
 
 # ── terminal ─────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli, run
 from cloudtrain.console import times
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.tail import LineView, LogLine
 from cloudtrain.state import Records
@@ -26,7 +26,7 @@ def view(shown: list[tuple[str, str, float | None]], **wanted: object) -> LineVi
     def show(line: LogLine) -> None:
         shown.append((line.task, line.text, line.time))
 
-    return LineView(QuietConsole(), show, clock=lambda: NOW, **wanted)  # type: ignore[arg-type]
+    return LineView(LoggingConsole(), show, clock=lambda: NOW, **wanted)  # type: ignore[arg-type]
 
 
 # ── the index ────────────────────────────────────────────────────────────────

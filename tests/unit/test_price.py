@@ -16,7 +16,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.cluster.task_launch import gpu_environment
 from cloudtrain.config import load
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core.errors import LeftoverError, QuotaError, StoreError, UsageError
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
@@ -191,7 +191,7 @@ def test_a_price_over_max_price_is_refused_before_anything_is_made(cloud: FakePr
     assert (finding.ok, finding.error) == (False, UsageError)
     assert finding.text.endswith(", more than limits.max_price: 1.6 $/hour")
     with pytest.raises(UsageError, match=r"more than limits\.max_price"):
-        verb.refuse(Handle(load(Path("mnist.yaml"))), QuietConsole())
+        verb.refuse(Handle(load(Path("mnist.yaml"))), LoggingConsole())
 
 
 def test_the_dearest_placement_is_held_against_max_price(cloud: FakeProvider) -> None:
@@ -252,12 +252,12 @@ def test_a_deep_check_creates_no_machine_above_max_price(
     """A smaller machine than the cheapest that boots reliably is cheaper, too."""
     cloud.findings = (Finding(what="account", ok=False, text="none", error=UsageError),)
     plan = make_plan(load(Path(config("{chief: {machine: t3.micro}}", "aws", limit, "us-east-1"))))
-    first, *_ = verb.try_machine(plan, QuietConsole())
+    first, *_ = verb.try_machine(plan, LoggingConsole())
     assert (first.what, first.ok, first.error) == ("trial", False, UsageError)
     assert first.text.startswith(refused or "t3.small was not created: account: none")
     if refused:
         assert "more than limits.max_price: 0.02 $/hour" in first.text
-        ignoring, *_ = verb.try_machine(plan, QuietConsole(), ignore=("price",))
+        ignoring, *_ = verb.try_machine(plan, LoggingConsole(), ignore=("price",))
         assert "account: none" in ignoring.text
     assert (cloud.deeds, cloud.cloud) == ([], {})
 
@@ -273,7 +273,7 @@ def test_a_proof_that_fails_on_the_machine_of_a_deep_check_is_a_finding_by_itsel
     monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *a, **named: None)
     monkeypatch.setattr(verb, "prove_upload", refused)
     plan = make_plan(load(Path(config("{chief: {}}", "aws", "{}", "us-east-1"))))
-    found = {each.what: each for each in verb.try_machine(plan, QuietConsole())}
+    found = {each.what: each for each in verb.try_machine(plan, LoggingConsole())}
     assert [what for what, each in found.items() if each.ok] == [
         *("trial image", "trial SSH", "trial host key", "trial")
     ]
@@ -459,9 +459,9 @@ def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
     assert done.exit_code == 0
     assert "ignored: N2_CPUS: 8 needed" in done.stdout
     with pytest.raises(QuotaError) as caught:
-        verb.refuse(Handle(load(Path(config(T4)))), QuietConsole())
+        verb.refuse(Handle(load(Path(config(T4)))), LoggingConsole())
     assert caught.value.hint == "ask; pass `--ignore quota` to continue anyway"
-    verb.refuse(Handle(load(Path(config(T4)))), QuietConsole(), ("quota",))
+    verb.refuse(Handle(load(Path(config(T4)))), LoggingConsole(), ("quota",))
     wrong = cloudtrain("check", file, "--ignore", "quotas")
     assert wrong.exit_code == 2
     assert "'quotas' is not one of quota, price, machines, gpus, permissions" in wrong.output
@@ -503,7 +503,7 @@ def test_a_budget_needs_a_price_that_is_known(cloud: FakeProvider) -> None:
     assert (finding.ok, finding.error) == (False, UsageError)
     assert finding.text.endswith("so limits.budget cannot be enforced")
     with pytest.raises(UsageError, match=r"limits\.budget cannot be enforced"):
-        verb.refuse(Handle(load(Path("mnist.yaml"))), QuietConsole())
+        verb.refuse(Handle(load(Path("mnist.yaml"))), LoggingConsole())
 
 
 def test_a_spot_price_that_is_not_known_is_budgeted_as_on_demand(cloud: FakeProvider) -> None:

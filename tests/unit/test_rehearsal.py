@@ -18,7 +18,7 @@ from cloudtrain.cluster.lease import LASTS
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.rehearse import chosen
 from cloudtrain.config import load
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.metrics import (
@@ -377,7 +377,7 @@ def test_a_fault_that_comes_after_its_task_has_ended_is_no_fault(
     def never(_: object) -> Run:
         raise AssertionError
 
-    trial = Trial(settings, QuietConsole(), never, never, FAULT, lines=lines("step 1"))
+    trial = Trial(settings, LoggingConsole(), never, never, FAULT, lines=lines("step 1"))
     trial._hit(threading.Event())
     assert trial.hit is None
 

@@ -17,7 +17,7 @@ from cloudtrain.away.signatures import new_desk_id
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands import run_away as away_command
-from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import (
     CapacityError,
@@ -114,7 +114,7 @@ def test_a_desk_whose_process_has_ended_is_deleted_before_the_next_one(
 ) -> None:
     records = sent_from_here(away, cloud)
     answers(monkeypatch, "ended")
-    away_command.clear_ended_desk(away, records, QuietConsole())
+    away_command.clear_ended_desk(away, records, LoggingConsole())
     assert cloud.cloud == {}
 
 
@@ -129,7 +129,7 @@ def test_it_is_kept_while_there_are_nodes_whose_keys_it_has(
     cloud.cloud["mnist"] = {"mnist-worker0": node("mnist-worker0")}
     answers(monkeypatch, process)
     with pytest.raises(NotLanded, match="the keys of mnist-worker0 are on its disk alone"):
-        away_command.clear_ended_desk(away, records, QuietConsole())
+        away_command.clear_ended_desk(away, records, LoggingConsole())
     assert set(cloud.cloud) == {"mnist", "mnist-desk"}
 
 
@@ -144,11 +144,11 @@ def test_a_desk_at_work_is_not_deleted_whatever_the_store_has_of_it(
         answers(monkeypatch, process)  # type: ignore[arg-type]
         write_state(store, state, load_order_key(key) if process is None else None)
         with pytest.raises(UsageError, match="mnist is away: its controller is at work"):
-            away_command.clear_ended_desk(away, records, QuietConsole())
+            away_command.clear_ended_desk(away, records, LoggingConsole())
         assert set(cloud.cloud) == {"mnist-desk"}
     answers(monkeypatch, None)
     write_state(store, state, None)
-    away_command.clear_ended_desk(away, records, QuietConsole())  # nothing is lost with it
+    away_command.clear_ended_desk(away, records, LoggingConsole())  # nothing is lost with it
     assert cloud.cloud == {}
 
 
@@ -166,10 +166,12 @@ def test_the_users_own_cluster_of_the_desks_name_is_left_alone_and_named(
     for there in ({f"mnist-desk-{role}0": replace(node(f"mnist-desk-{role}0"), role=role)}, {}):
         cloud.cloud["mnist-desk"] = there
         with pytest.raises(UsageError, match="the name mnist-desk is taken") as caught:
-            away_command.clear_ended_desk(away, Records("mnist"), QuietConsole())
+            away_command.clear_ended_desk(away, Records("mnist"), LoggingConsole())
         assert "`cloudtrain down mnist-desk`" in (caught.value.hint or "")
         with pytest.raises(NodesError, match="the name mnist-desk is taken"):
-            away_command.clean_up(away, Records("mnist"), QuietConsole(), CloudtrainError("first"))
+            away_command.clean_up(
+                away, Records("mnist"), LoggingConsole(), CloudtrainError("first")
+            )
         assert cloud.cloud["mnist-desk"] == there
     assert cloud.deeds == []
 
@@ -179,7 +181,7 @@ def test_a_desk_that_another_machine_may_be_creating_is_not_deleted(
 ) -> None:
     cloud.cloud["mnist-desk"] = desk_node("mnist", desk_mark(DESK, "another machine's"))
     with pytest.raises(UsageError, match="mnist-desk exists, and this machine did not create it"):
-        away_command.clear_ended_desk(away, Records("mnist"), QuietConsole())
+        away_command.clear_ended_desk(away, Records("mnist"), LoggingConsole())
     assert set(cloud.cloud) == {"mnist-desk"}
 
 
@@ -189,10 +191,10 @@ def test_it_is_not_deleted_while_another_machine_works_on_it(
     records = sent_from_here(away, cloud)
     with monkeypatch.context() as other:
         other.setattr(lease, "this_machine", lambda: "other")
-        held = lease.holding_lease(away.desk, "down", QuietConsole())
+        held = lease.holding_lease(away.desk, "down", LoggingConsole())
         held.__enter__()
     with pytest.raises(LeasedError):
-        away_command.clear_ended_desk(away, records, QuietConsole())
+        away_command.clear_ended_desk(away, records, LoggingConsole())
     assert set(cloud.cloud) == {"mnist-desk"}
     held.__exit__(None, None, None)
 
@@ -207,7 +209,7 @@ def test_what_fails_before_the_desk_has_begun_ends_in_its_deletion(
     for kind in (CapacityError, KeyboardInterrupt):
         records = sent_from_here(away, cloud)
         with pytest.raises(kind):
-            away_command.begin(away, record_of(records), False, QuietConsole(), Clock())
+            away_command.begin(away, record_of(records), False, LoggingConsole(), Clock())
         assert cloud.cloud == {}
         assert not records.is_open()
     assert [name for _, name in cloud.deeds] == ["mnist-desk-desk0"] * 2
@@ -238,7 +240,7 @@ def test_another_machines_desk_is_not_deleted_by_the_one_that_came_second(
     away_command.record_away(away, records, Clock())
     cloud.cloud["mnist-desk"] = desk_node("mnist", desk_mark(DESK, "another machine's"))
     with pytest.raises(LeasedError):
-        away_command.begin(away, record_of(records), False, QuietConsole(), Clock())
+        away_command.begin(away, record_of(records), False, LoggingConsole(), Clock())
     assert set(cloud.cloud) == {"mnist-desk"}
     assert not records.is_open()
 
@@ -251,7 +253,7 @@ def test_errors_of_both_are_told(
 
     monkeypatch.setattr(away_command, "destroy_cluster", destroy)
     with pytest.raises(NodesError) as both:
-        away_command.clean_up(away, Records("mnist"), QuietConsole(), CloudtrainError("first"))
+        away_command.clean_up(away, Records("mnist"), LoggingConsole(), CloudtrainError("first"))
     words: Sequence[str] = str(both.value).splitlines()
     assert any("first" in line for line in words)
     assert any("mnist-desk-desk0" in line for line in words)

@@ -12,7 +12,7 @@ log = logging.getLogger("cloudtrain")
 log.addHandler(logging.NullHandler())  # else Python prints warnings of programs without handlers
 
 
-class QuietConsole:
+class LoggingConsole:
     """Logs a command's messages, warnings and stages. Drops the output of tasks."""
 
     def say(self, text: str) -> None:
