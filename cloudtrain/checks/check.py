@@ -43,6 +43,7 @@ from cloudtrain.core import errors
 from cloudtrain.core.cloud import cloud_of, is_cloud
 from cloudtrain.core.errors import exit_code, if_told, of_kind
 from cloudtrain.core.events import DownBegun, UpBegun, images, pending_nodes
+from cloudtrain.core.finding_kinds import OF_MACHINE
 from cloudtrain.core.model import (
     ON_DEMAND,
     SPOT,
@@ -291,8 +292,6 @@ such a near end (Azure) does so ENDS_LATER seconds after the nearest."""
 ENDS_LATER = 600.0
 TRIES = 8
 """Machine types that are checked at most until the account may have one."""
-OF_MACHINE = ("machines", "account", "placement", "quota", "permissions")
-"""Findings that another machine type may not have."""
 
 Tell = Callable[[Finding], None]
 
@@ -353,7 +352,7 @@ def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding
             first = first or (handle, tuple(refused))
             if not wrong:
                 return handle, ()
-            if not {finding.what for finding in wrong} <= {*OF_MACHINE}:
+            if not {finding.what for finding in wrong} <= OF_MACHINE:
                 break
     assert first is not None, "each cloud has a default machine"
     return first

@@ -13,14 +13,13 @@ from cloudtrain.cli.printing import print_json, print_lines, shown
 from cloudtrain.cli.target import plan_of
 from cloudtrain.console.lines import quoted
 from cloudtrain.core.codec import pick
+from cloudtrain.core.finding_kinds import THIS_MACHINE
 
 if TYPE_CHECKING:
     from cloudtrain.core.protocols import Finding
 
 HOSTS = 8
 """Good hosts with a line of their own."""
-THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
-"""Findings of which nobody doubts that they are good."""
 
 
 @options.command("check", "cloudtrain check gcp.yaml")

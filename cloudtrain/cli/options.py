@@ -15,6 +15,7 @@ from cloudtrain.cli import candidates
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.console import Style
 from cloudtrain.core.errors import UsageError
+from cloudtrain.core.finding_kinds import IGNORABLE
 
 EVENTS = f"{__name__}.events"
 """Key of the PATH of --events in the context's `meta`."""
@@ -301,8 +302,6 @@ class _PassesOn(click.Command):
 
 
 def _findings(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    from cloudtrain.core.protocols import IGNORABLE
-
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     for name in names:
         if name not in IGNORABLE:
@@ -312,8 +311,7 @@ def _findings(_context: click.Context, _parameter: click.Parameter, value: str) 
 
 ignore = option(
     "--ignore WHAT,…",
-    "Findings of `check` to ignore: quota, price, machines, gpus, permissions, identity, "
-    "placement, disk.",
+    f"Findings of `check` to ignore: {', '.join(IGNORABLE)}.",
     default="",
     callback=_findings,
 )

@@ -125,10 +125,6 @@ class RentsMachines(Protocol):
         """
 
 
-IGNORABLE = ("quota", "price", "machines", "gpus", "permissions", "identity", "placement", "disk")
-"""Findings that may be wrong: from a table, or not stated explicitly by a cloud."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Principal:
     """Identity under which an account knows us."""

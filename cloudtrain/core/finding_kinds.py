@@ -1,0 +1,33 @@
+"""The kinds of findings of `check`: what is true of one kind alone, by `Finding.what`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FindingKind(NamedTuple):
+    ignorable: bool = False
+    """It may be wrong (from a table, or not stated explicitly by a cloud): `--ignore` takes it."""
+    of_machine: bool = False
+    """Another machine type may not have it."""
+    this_machine: bool = False
+    """It is about this machine, and nobody doubts that it is good."""
+
+
+FINDINGS = {
+    "quota": FindingKind(ignorable=True, of_machine=True),
+    "price": FindingKind(ignorable=True),
+    "machines": FindingKind(ignorable=True, of_machine=True),
+    "gpus": FindingKind(ignorable=True),
+    "permissions": FindingKind(ignorable=True, of_machine=True),
+    "identity": FindingKind(ignorable=True),
+    "placement": FindingKind(ignorable=True, of_machine=True),
+    "disk": FindingKind(ignorable=True, this_machine=True),
+    "account": FindingKind(of_machine=True),
+    **dict.fromkeys(("system", "folder", "memory", "loopback"), FindingKind(this_machine=True)),
+}
+"""Kinds with a property; findings of other names have none."""
+
+IGNORABLE = tuple(name for name, kind in FINDINGS.items() if kind.ignorable)
+OF_MACHINE = frozenset(name for name, kind in FINDINGS.items() if kind.of_machine)
+THIS_MACHINE = frozenset(name for name, kind in FINDINGS.items() if kind.this_machine)
