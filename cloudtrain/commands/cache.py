@@ -12,7 +12,6 @@ from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.store_kinds import kind_of
-from cloudtrain.node.layer import BELOW
 from cloudtrain.setup import stored
 from cloudtrain.setup.kept_here import Kept, kept_here, remove
 from cloudtrain.setup.programs import Archive
@@ -25,12 +24,8 @@ __all__ = ["Kept", "kept_here", "prune"]
 def prune(unused: Sequence[Kept], console: Console) -> dict[str, str]:
     """Delete what nothing uses, layers before the environments below them, and these before their
     Pythons; returns why something stayed, by its name."""
-
-    def order(kept: Kept) -> tuple[bool, bool]:
-        return kept.kind == "Python", not (kept.path / BELOW).exists()
-
     stayed = {}
-    for kept in sorted(unused, key=order):
+    for kept in sorted(unused, key=lambda each: each.removal_order):
         if why := remove(kept):
             stayed[kept.name] = why
             console.warn(f"{kept.kind} {kept.name} stays: {why}")

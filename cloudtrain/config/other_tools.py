@@ -72,7 +72,9 @@ IMPORTED = (
         title="an INI [cluster] file",
         form="an INI file with [cluster]",
         what="an INI file with [cluster]",
-        holds=lambda _, text: re.search(r"^\s*\[cluster\]\s*$", text, re.MULTILINE) is not None,
+        holds=lambda _, text: (
+            re.search(r"^\s*\[cluster\]\s*([#;].*)?$", text, re.MULTILINE) is not None
+        ),
     ),
 )
 

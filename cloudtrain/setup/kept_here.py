@@ -45,6 +45,12 @@ class Kept:
     """Unix time; to the day where the disk keeps access times (relatime)."""
     used_by: str = ""
 
+    @property
+    def removal_order(self) -> int:
+        """0 for a layer, which lies over an environment, 1 for others, 2 for their Pythons: what is
+        deleted later."""
+        return 2 if self.kind == "Python" else int(not (self.path / layer.BELOW).exists())
+
 
 def kept_here() -> tuple[Kept, ...]:
     """All of it, largest first."""

@@ -144,6 +144,24 @@ def test_a_python_stays_as_long_as_an_environment_is_made_with_it(
     assert listed() == {}
 
 
+def test_an_environment_stays_as_long_as_a_layer_over_it_is_used(
+    folder: Path, tmp_path: Path
+) -> None:
+    below = environment(folder, "tf2.21-cpu-a")
+    over = environment(folder, "tf2.21-cpu-packages-b")
+    (over / ".below").write_text(str(below))
+    process = tmp_path / "proc" / "1"
+    process.mkdir(parents=True)
+    (process / "cmdline").write_text(f"{over}/bin/python")
+    why = "environment tf2.21-cpu-packages-b, which lies over it"
+    assert listed() == {"tf2.21-cpu-packages-b": "process 1", "tf2.21-cpu-a": why}
+    (kept,) = (each for each in kept_here.kept_here() if each.path == below)
+    assert kept_here.remove(kept) == why
+    (process / "cmdline").unlink()
+    run("prune", "--yes")
+    assert listed() == {}, "layers go first"
+
+
 def test_folders_of_nodes_stay_while_their_cluster_is_up(folder: Path, tmp_path: Path) -> None:
     for name in ("mine", "gone"):
         (kept_here.home() / "local" / name / "chief0").mkdir(parents=True)
