@@ -1,4 +1,4 @@
-"""The environment step of 1 and 8 nodes in one run: pip on each, beside environments that travel.
+"""The environment step of 1 and 8 nodes in one run: pip on each, uv, environments that travel.
 
 Real nodes behind a cloud's stand-in, a real package index (pypiserver) on this machine with the
 real wheels of a TensorFlow, and an object store's stand-in. bench/ready.py calls it.
@@ -33,16 +33,19 @@ ROOT = Path(__file__).resolve().parent.parent
 RELEASE = "2.21"
 MACHINES = {"aws": "m6i.xlarge", "gcp": "n1-standard-8", "azure": "Standard_D4s_v5"}
 HEAD = """
-# The environment step: pip on each node, and environments that travel
+# The environment step: pip or uv on each node, and environments that travel
 
-Load average {load:.1f} at the start, one run of each. A ratio is to pip's in the same column.
-First cluster: one node creates the environment, packs and uploads it, the others get it from that
-node. Later cluster: new nodes, which get it from the store. The nodes, the package index, the
+Load average {load:.1f} at the start, one run of each. A ratio is to pip's in the same column; what
+pip installs is the same, an environment and a layer. uv comes from the index in each way but the
+first. First cluster: one node creates the environment, packs and uploads it, the others get it from
+that node. Later cluster: new nodes, which get it from the store. One package more: `tqdm` in
+`setup.packages` of the first cluster. The nodes, the package index, the
 store and the client share the cores, so that seconds of 8 nodes are those of their CPU; CPU
 seconds of a node are all that its processes took, by /proc.
 
 """
-WAYS = ("pip on each node", "first cluster", "later cluster")
+WAYS = ("pip on each node", "uv on each node", "first cluster", "later cluster", "one package more")
+MORE = "tqdm"
 SETS: Mapping[str, Mapping[str, Any]] = {
     "TensorFlow": {"tensorflow": RELEASE},
     "keras, numpy, tensorboard": {"packages": ["numpy", "keras", "tensorboard"]},
@@ -79,7 +82,7 @@ class Step:
 def wheels() -> Path:
     """The wheels that pip takes for TensorFlow on such a node, downloaded once: 350 MB."""
     cache = Path(os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_dir("cloudtrain"))
-    place = cache / "bench" / f"wheels-{RELEASE}"
+    place = cache / "bench" / f"wheels-{RELEASE}-uv"
     if not place.exists():
         half = place.with_suffix(".half")
         shutil.rmtree(half, ignore_errors=True)
@@ -91,7 +94,8 @@ def wheels() -> Path:
         pip = [sys.executable, "-m", "pip", "--quiet", "download", "--only-binary", ":all:"]
         pip += ["--python-version", minor, "--dest", str(half), "--constraint", str(bounds)]
         keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(RELEASE))
-        for wanted in (tensorflow_releases.tensorflow(RELEASE, "cpu"), ("--no-deps", keras)):
+        release = tensorflow_releases.tensorflow(RELEASE, "cpu")
+        for wanted in (release, ("--no-deps", keras), ("uv", MORE)):
             subprocess.run([*pip, *wanted], check=True, stdin=subprocess.DEVNULL)
         bounds.unlink()
         half.rename(place)
@@ -109,19 +113,27 @@ def measure(
         (image / "usr" / "bin").mkdir(parents=True, exist_ok=True)
         shutil.copy(tool, image / "usr" / "bin" / "zstd")
     with package_index(wheels(), folder / "requests") as index, stores.fake_gcs() as store:
-        own = {"etc/pip.conf": index.pip_conf}
+
+        def pip_conf(node: str) -> str:
+            text = index.pip_conf(node)
+            return text if not node.startswith("pip-") else f"{text}constraint = /etc/no-uv.txt\n"
+
+        # The stand-ins' nodes have a uv, which rented machines have not.
+        hidden = {"usr/local/bin/uv": "", "etc/no-uv.txt": "uv<0.1\n"}
         nodes = Nodes(
             files=image,
-            own_files=lambda node: {path: text(node) for path, text in own.items()},
+            own_files=lambda node: {"etc/pip.conf": pip_conf(node), **hidden},
         )
         with nodes, running(name, nodes=nodes) as cloud:
             bench = _Bench(cloud, nodes, index, store, folder, count, setup)
             steps = {
                 "pip on each node": bench.cluster("pip", cache="off"),
+                "uv on each node": bench.cluster("uv", cache="off"),
                 "first cluster": bench.cluster("first", cache="auto"),
                 "later cluster": bench.cluster("later", cache="auto"),
+                "one package more": bench.changed("first", cache="auto"),
             }
-            for cluster in ("pip", "first", "later"):
+            for cluster in ("pip", "uv", "first", "later"):
                 bench.down(cluster)
             return steps
 
@@ -143,14 +155,21 @@ class _Bench:
         that was freed (recently_deleted in its ialloc.c), and looks for others one by one, which a
         new machine's disk never does.
         """
-        others = self.nodes.running()
         self._up(name, {"packages": ["six"], "cache": cache})
-        running = [node for node in self.nodes.running() if node not in others]
+        return self._measured(name, {**self.setup, "cache": cache})
+
+    def changed(self, name: str, *, cache: str) -> Step:
+        """A requirement more, of a cluster that is up."""
+        packages = [*self.setup.get("packages", ()), MORE]
+        return self._measured(name, {**self.setup, "packages": packages, "cache": cache})
+
+    def _measured(self, name: str, setup: dict[str, Any]) -> Step:
+        running = [node for node in self.nodes.running() if node.startswith(f"{name}-")]
         assert len(running) == self.count, running
         before = [self.nodes.cpu_seconds(node) for node in running]
         self.index.forget()
         own = _cpu_of_children()
-        said = self._up(name, {**self.setup, "cache": cache})
+        said = self._up(name, setup)
         client = _cpu_of_children() - own
         cpu = [self.nodes.cpu_seconds(node) - at for node, at in zip(running, before, strict=True)]
         return Step(

@@ -43,7 +43,7 @@ def plan_command(
 
 
 NO_PRICE = "none: nothing is rented"
-USES = {"variables": "reads", "data": "data", "programs": "runs here", "hosts": "asks"}
+FILE_USES = {"variables": "reads", "data": "data", "programs": "runs here", "hosts": "asks"}
 """Titles of what a file uses."""
 MAX_SINGLE = 16
 """Nodes that are shown one by one; of a larger cluster, the first of each role."""
@@ -67,7 +67,7 @@ def text(
         lines.append(f"  network    {network_text(plan['network'])}")
     if plan["code"]:
         lines += code_lines(plan["code"])
-    for name, title in USES.items():
+    for name, title in FILE_USES.items():
         named = [f"${{{each}}}" if name == "variables" else each for each in plan["uses"][name]]
         lines += [f"  {title:9}  {', '.join(named)}"] if named else []
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")

@@ -48,7 +48,7 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
         now, limit = clock.now(), idle_limit(records)
         due = is_ordered(records) or is_spent(records, clock)
         # A run that no command attends to does not count: `finish` supervises it.
-        use = use_of(records, but="run", sessions=not due)
+        use = use_of(records, but="run", due=due)
         if use.last != seen:  # just now, whatever a clock that jumped wrote
             seen, busy = use.last, now
         if use.now:
@@ -89,7 +89,7 @@ def finish(
         # A command may have used it, or a shell been opened, before the lock was taken.
         spent, ordered = is_spent(records, clock), is_ordered(records)
         due = spent or ordered
-        use = use_of(records, but="command", sessions=not due)
+        use = use_of(records, but="command", due=due)
         if use.now or (use.last != seen and not due):
             return
         why = f"was idle for {limit or 0:.0f} s (limits.idle)"

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cloudtrain.core import events, own_python
 from cloudtrain.core.cloud import cloud_of
@@ -76,20 +76,31 @@ class Use:
     last: float
 
 
+class UseFacts(NamedTuple):
+    """One kind of use. `when_due`: it keeps the cluster up even once its budget is spent or `down`
+    was ordered, until it ends."""
+
+    is_on: Callable[[Records], bool]
+    when_due: bool = False
+
+
 UseKind = Literal["command", "session", "run"]
-USES: Mapping[UseKind, Callable[[Records], bool]] = {
-    "command": lambda records: records.holder() is not None,  # the cluster's lock
-    "session": lambda records: records.is_in_use(),  # a shell, a tunnel
-    "run": lambda records: records.active_run() is not None,  # also one whose process was killed
+USES: Mapping[UseKind, UseFacts] = {
+    # By the cluster's lock.
+    "command": UseFacts(lambda records: records.holder() is not None, when_due=True),
+    # Also one whose process was killed.
+    "run": UseFacts(lambda records: records.active_run() is not None, when_due=True),
+    # A shell, a tunnel.
+    "session": UseFacts(lambda records: records.is_in_use()),
 }
 """All uses that keep a cluster up. One that leaves a trace is also in `events.USES`."""
 
 
-def use_of(records: Records, *, but: UseKind | None = None, sessions: bool = True) -> Use:
-    """Use of the cluster; `but`, and without `sessions` these, do not count as use now."""
-    count = [kind for kind in USES if kind != but and (sessions or kind != "session")]
+def use_of(records: Records, *, but: UseKind | None = None, due: bool = False) -> Use:
+    """Use of the cluster, which is to go down if it is `due`; `but` does not count as use now."""
+    count = [facts for kind, facts in USES.items() if kind != but and (facts.when_due or not due)]
     return Use(
-        now=any(USES[kind](records) for kind in count),
+        now=any(facts.is_on(records) for facts in count),
         last=max(events.last_use(records.events()), records.last_use(), records.configured()),
     )
 

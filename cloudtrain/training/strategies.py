@@ -1,5 +1,6 @@
 """All strategies, each one value. To add one: a value here, its line in STRATEGIES, a row in
-docs/config.md and a section in docs/strategies.md."""
+docs/config.md, a section in docs/strategies.md, and its nodes in tools/tensorflow_matrix.py (a
+training that needs its own script: tools/matrix_training.py)."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Rig:
         return any("task.py" in words for words in self.project.processes().values())
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 @pytest.mark.parametrize("state", ["landing", "failed", "stopped"])
 def test_down_ends_it_lands_what_it_made_and_says_so(project: Project, state: str) -> None:
     rig = Rig(project)
@@ -95,7 +95,7 @@ def test_down_ends_it_lands_what_it_made_and_says_so(project: Project, state: st
     assert rig.entries().items() <= rig.stored(run).items()
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 def test_stop_run_ends_it_though_no_run_goes_on_by_the_record(project: Project) -> None:
     rig = Rig(project)
     run = rig.give_up("failed")
@@ -109,7 +109,7 @@ def test_stop_run_ends_it_though_no_run_goes_on_by_the_record(project: Project) 
     assert "has no active run" in again.stderr
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 def test_the_next_train_ends_it_first_and_its_ports_are_free(project: Project) -> None:
     rig = Rig(project)
     run = rig.give_up("failed")
@@ -122,7 +122,7 @@ def test_the_next_train_ends_it_first_and_its_ports_are_free(project: Project) -
     assert rig.entries().items() <= rig.stored(run).items()
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 def test_an_idle_cluster_with_one_goes_down_all_the_same(project: Project) -> None:
     rig = Rig(project, limits={"idle": "5s"})
     run = rig.give_up("failed")
@@ -134,7 +134,7 @@ def test_an_idle_cluster_with_one_goes_down_all_the_same(project: Project) -> No
     assert rig.entries().items() <= rig.stored(run).items()
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 def test_what_a_task_left_behind_is_ended_before_its_files_land(project: Project) -> None:
     (project.code / "leave.sh").write_text(
         "(while :; do date +%N >>output/clock; done) >/dev/null 2>&1 &\nsleep 0.5\n"
@@ -148,7 +148,7 @@ def test_what_a_task_left_behind_is_ended_before_its_files_land(project: Project
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 def test_down_lands_what_a_run_made_whose_record_is_unreadable(project: Project) -> None:
     rig = Rig(project)
     run = rig.give_up("failed")
@@ -160,7 +160,7 @@ def test_down_lands_what_a_run_made_whose_record_is_unreadable(project: Project)
     assert rig.entries().items() <= rig.stored(run).items()
 
 
-@pytest.mark.sweep(3, of="orphans")
+@pytest.mark.sweep(2, of="orphans")
 def test_stop_run_ends_a_run_whose_record_is_unreadable(project: Project) -> None:
     rig = Rig(project)
     run = rig.give_up("failed")

@@ -43,7 +43,7 @@ def test_a_clouds_file_comes_through_a_killed_task_and_leaves_nothing(project: P
     assert (landed / outcome["run"] / "chief0/output/chief0.txt").read_text() == "done at 60\n"
 
 
-@pytest.mark.sweep(2, of="rehearsals")
+@pytest.mark.sweep(1, of="rehearsals")
 def test_a_script_that_does_not_come_through_is_told_what_to_change(project: Project) -> None:
     done = project.cloudtrain("rehearse", gcp(project), "--faults", "kill", "--role", "worker")
     assert done.returncode == 1, done.stderr
@@ -55,7 +55,7 @@ def test_a_script_that_does_not_come_through_is_told_what_to_change(project: Pro
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="rehearsals")
+@pytest.mark.sweep(1, of="rehearsals")
 def test_what_a_killed_rehearsal_has_left_is_deleted_by_the_next(project: Project) -> None:
     config = gcp(project)
     first = project.start("rehearse", config)
@@ -68,7 +68,7 @@ def test_what_a_killed_rehearsal_has_left_is_deleted_by_the_next(project: Projec
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="rehearsals")
+@pytest.mark.sweep(1, of="rehearsals")
 def test_a_full_disk_ends_the_attempt_and_is_told_as_one(project: Project) -> None:
     config = gcp(project, max_restarts=1)
     done = project.cloudtrain(
@@ -83,7 +83,7 @@ def test_a_full_disk_ends_the_attempt_and_is_told_as_one(project: Project) -> No
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="rehearsals")
+@pytest.mark.sweep(1, of="rehearsals")
 def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: Project) -> None:
     config = gcp(project, max_restarts=1, retry_exit_codes=[1])
     done = project.cloudtrain(
@@ -96,7 +96,7 @@ def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: 
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="rehearsals")
+@pytest.mark.sweep(1, of="rehearsals")
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
     project: Project, restarts: int
@@ -121,7 +121,7 @@ def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="rehearsals")
+@pytest.mark.sweep(1, of="rehearsals")
 def test_a_run_comes_through_a_lid_that_closes_and_a_clock_that_jumps(project: Project) -> None:
     project.limits = {
         **{"LOST_AFTER": 3.0, "ALONE_LOST_AFTER": 3.0, "NODE_SILENT": 3.0},

@@ -91,7 +91,7 @@ def killed_anywhere(
     raise AssertionError
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 def test_a_packer_that_is_killed_anywhere_leaves_no_archive(
     transport: SameHomes, whole: str, cases: Cases
 ) -> None:
@@ -118,7 +118,7 @@ def fetched_elsewhere(transport: SameHomes, whole: str) -> None:
     assert transport.is_whole(other, whole)
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 @pytest.mark.parametrize("program", ["environment_archive unpack"])
 def test_a_node_whose_fetch_is_killed_anywhere_has_no_half_environment(
     transport: SameHomes, whole: str, program: str, cases: Cases
@@ -139,7 +139,7 @@ def test_a_node_whose_fetch_is_killed_anywhere_has_no_half_environment(
     assert transport.halves(other) == []
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 def test_a_builder_that_is_killed_while_it_serves_lets_the_others_create_their_own(
     transport: SameHomes, whole: str
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_builder_that_is_killed_while_it_serves_lets_the_others_create_their_o
     assert not transport.is_whole(other, whole)
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 @pytest.mark.parametrize("change", ["one byte", "truncated", "gone"])
 def test_an_archive_that_was_changed_on_its_builder_is_refused(
     transport: SameHomes, whole: str, change: str
@@ -195,7 +195,7 @@ def small(transport: SameHomes) -> Iterator[Callable[[str], Node]]:
         subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 @pytest.mark.parametrize(
     ("disk", "words"),
     [("size=512m", "are free in"), ("size=4g,nr_inodes=100", "No space left on device")],
@@ -215,7 +215,7 @@ def test_a_node_without_room_uses_nothing_of_it(
     assert transport.is_whole(other, whole)
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 def test_what_the_tar_of_a_killed_unpacker_still_writes_is_not_in_use(
     transport: SameHomes, whole: str
 ) -> None:
@@ -243,7 +243,7 @@ def test_an_environment_that_is_not_whole_is_not_packed(transport: SameHomes) ->
         parts.pack(transport, BUILDER)
 
 
-@pytest.mark.sweep(3, of="archives")
+@pytest.mark.sweep(2, of="archives")
 def test_two_clients_that_fetch_to_one_node_at_once_both_have_it(
     transport: SameHomes, whole: str
 ) -> None:

@@ -129,7 +129,7 @@ def client(
     store_it(SameHomes(*transport), packed, uri)
 
 
-@pytest.mark.sweep(2, of="stores")
+@pytest.mark.sweep(1, of="stores")
 def test_a_client_that_is_killed_while_it_stores_leaves_nothing_that_is_used_or_unknown(
     built: SameHomes, index: PackageIndex, door: tuple[Store, Faults], uri: str, cases: Cases
 ) -> None:
@@ -182,7 +182,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sweep(2, of="stores")
+@pytest.mark.sweep(1, of="stores")
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
     built: SameHomes,
@@ -209,7 +209,7 @@ def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
     assert later.halves(cluster.nodes[0]) == []
 
 
-@pytest.mark.sweep(2, of="stores")
+@pytest.mark.sweep(1, of="stores")
 def test_an_object_that_was_changed_in_the_store_is_refused(
     built: SameHomes, index: PackageIndex, first: First, known: ArtifactStore, tmp_path: Path
 ) -> None:
@@ -235,7 +235,7 @@ def test_an_object_that_was_changed_in_the_store_is_refused(
     assert later.halves(cluster.nodes[0]) == []
 
 
-@pytest.mark.sweep(2, of="stores")
+@pytest.mark.sweep(1, of="stores")
 def test_two_clusters_that_store_their_archives_at_once_leave_one_in_use_and_both_known(
     built: SameHomes, index: PackageIndex, uri: str, tmp_path: Path
 ) -> None:
@@ -257,7 +257,7 @@ def test_two_clusters_that_store_their_archives_at_once_leave_one_in_use_and_bot
     assert known.sha256 in {each.archive.sha256 for _, each in packed}
 
 
-@pytest.mark.sweep(2, of="stores")
+@pytest.mark.sweep(1, of="stores")
 def test_a_later_cluster_asks_the_package_index_nothing(
     built: SameHomes, index: PackageIndex, first: First, known: ArtifactStore, tmp_path: Path
 ) -> None:

@@ -105,7 +105,7 @@ def installed(tmp_path: Path, wanted: ClusterConfig) -> set[str]:
     return {each for each in found if not each.startswith(("pip-", "setuptools-"))}
 
 
-@pytest.mark.sweep(2, of="indexes")
+@pytest.mark.sweep(1, of="indexes")
 def test_the_python_that_has_wheels_is_taken_and_the_newest_patch(
     tmp_path: Path, make: Callable[[ClusterConfig], list[str]]
 ) -> None:
@@ -120,7 +120,7 @@ def test_the_python_that_has_wheels_is_taken_and_the_newest_patch(
     }
 
 
-@pytest.mark.sweep(2, of="indexes")
+@pytest.mark.sweep(1, of="indexes")
 @pytest.mark.usefixtures("fewer_pythons")
 def test_tf_keras_of_the_same_minor_version_comes_with_it(
     tmp_path: Path, make: Callable[[ClusterConfig], list[str]]
@@ -131,7 +131,7 @@ def test_tf_keras_of_the_same_minor_version_comes_with_it(
     assert {"tensorflow_cpu-2.22.0", "tf_keras-2.22.0"} <= found
 
 
-@pytest.mark.sweep(2, of="indexes")
+@pytest.mark.sweep(1, of="indexes")
 @pytest.mark.usefixtures("fewer_pythons")
 def test_cudas_libraries_are_those_of_its_own_extra_and_are_shown(
     tmp_path: Path, make: Callable[[ClusterConfig], list[str]]
@@ -144,7 +144,7 @@ def test_cudas_libraries_are_those_of_its_own_extra_and_are_shown(
     assert "9.40" in told
 
 
-@pytest.mark.sweep(2, of="indexes")
+@pytest.mark.sweep(1, of="indexes")
 @pytest.mark.usefixtures("fewer_pythons")
 @pytest.mark.parametrize(
     ("setup", "error", "hint"),
@@ -182,7 +182,7 @@ def test_what_the_index_lacks_is_said_exactly(
     assert caught.value.hint == hint
 
 
-@pytest.mark.sweep(2, of="indexes")
+@pytest.mark.sweep(1, of="indexes")
 @pytest.mark.usefixtures("fewer_pythons")
 def test_an_index_that_does_not_answer_is_no_missing_release(
     make: Callable[[ClusterConfig], list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

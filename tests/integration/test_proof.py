@@ -369,7 +369,7 @@ def test_a_proof_whose_program_on_the_node_is_killed_leaves_no_process(
 # ── the real one ─────────────────────────────────────────────────────────────
 
 
-@pytest.mark.sweep(2, of="computing")
+@pytest.mark.sweep(1, of="computing")
 @pytest.mark.tensorflow
 @pytest.mark.xdist_group("tensorflow")
 def test_two_nodes_compute_and_reduce_together(here: Here, tensorflow_python: Path) -> None:
@@ -408,7 +408,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.mark.sweep(2, of="computing")
+@pytest.mark.sweep(1, of="computing")
 @pytest.mark.tensorflow
 @pytest.mark.xdist_group("tensorflow")
 def test_the_devices_of_a_node_compute_and_reduce_and_a_wrong_one_is_named(
@@ -429,7 +429,7 @@ def test_the_devices_of_a_node_compute_and_reduce_and_a_wrong_one_is_named(
     assert said["words"] == "wrong result of the /CPU:1: 1 instead of 0"
 
 
-@pytest.mark.sweep(2, of="computing")
+@pytest.mark.sweep(1, of="computing")
 @pytest.mark.tensorflow
 @pytest.mark.xdist_group("tensorflow")
 def test_a_gpu_that_tensorflow_does_not_see_is_missing(here: Here, tensorflow_python: Path) -> None:
@@ -440,7 +440,7 @@ def test_a_gpu_that_tensorflow_does_not_see_is_missing(here: Here, tensorflow_py
     assert "sees 0 of 1 GPUs" in answer.failures[0].words
 
 
-@pytest.mark.sweep(2, of="computing")
+@pytest.mark.sweep(1, of="computing")
 @pytest.mark.tensorflow
 @pytest.mark.xdist_group("tensorflow")
 def test_a_node_that_dies_between_nodes_is_named_and_its_peer_is_not_waited_for(

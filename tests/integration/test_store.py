@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.artifacts.manifest import ManifestWriter
+from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import NoBucketError, StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.stores import open_store
@@ -188,3 +189,7 @@ def test_a_file_of_many_parts_is_whole(store: ArtifactStore) -> None:
     for chunk in store.download("large"):
         digest.update(chunk)
     assert digest.hexdigest() == artifact.sha256
+
+
+def test_every_kind_of_store_but_a_folder_has_a_stand_in() -> None:
+    assert {kind.scheme for kind in store_kinds.KINDS} - {"file"} <= KINDS.keys()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from cloudtrain.cli import live_view, status
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cli.status import report_json
 from cloudtrain.cluster.plan import make_plan
@@ -51,3 +54,27 @@ def test_the_page_has_each_key(command: str) -> None:
 def test_each_field_of_a_clusters_status_is_a_key_or_left_out_on_purpose() -> None:
     names = {SHOWN_AS.get(field.name, field.name) for field in fields(ClusterStatus)}
     assert sorted(names - set(STATUS) - NOT_SHOWN) == []
+
+
+IN_COST = {"ceilings"}
+"""Shown as part of `cluster.cost`."""
+NOT_WATCHED = {
+    "as_of",
+    "foreign",
+    "holder",
+    "lease",
+    "open",
+    "planned",
+    "since",
+    "still_billed",
+    "store",
+}
+"""In no line of the watch's own: `cluster_state`, which both have, says what is needed."""
+
+
+@pytest.mark.parametrize("view", [status, live_view])
+def test_text_and_watch_show_each_field_or_leave_it_out_on_purpose(view: ModuleType) -> None:
+    shown = set(re.findall(r"cluster\.(\w+)", inspect.getsource(view)))
+    names = {field.name for field in fields(ClusterStatus)}
+    left_out = NOT_SHOWN | IN_COST | (set() if view is status else NOT_WATCHED)
+    assert sorted(names - shown - left_out) == []

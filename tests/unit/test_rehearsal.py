@@ -7,7 +7,7 @@ import random
 import re
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import cast
 
@@ -31,7 +31,7 @@ from cloudtrain.core.metrics import (
     training,
     unit_of,
 )
-from cloudtrain.core.model import Artifact, ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.core.model import Artifact, ClusterConfig, Limits, NodeGroup, Setup, Train
 from cloudtrain.core.retry import ALONE_LOST_AFTER, NODE_SILENT, Clock
 from cloudtrain.core.run_record import Cause, Doubt, Run, RunAttempt, Task
 from cloudtrain.rehearsal.fault_trial import Trial, local_config, name_of_rehearsal, not_rehearsed
@@ -93,6 +93,17 @@ def test_every_shipped_config_can_be_rehearsed(path: Path, monkeypatch: pytest.M
     }
     assert len(plan.nodes) == len(make_plan(original).nodes)
     assert local.train == original.train
+
+
+def test_each_limit_is_rehearsed_or_left_out_on_purpose() -> None:
+    given = Limits(
+        max_lifetime=61.0, idle=62.0, max_price=1.0, budget=2.0, wait=63.0, give_back=64.0
+    )
+    assert all(getattr(given, each.name) != each.default for each in fields(Limits))
+    local = local_config(replace(config(), limits=given), STORE, setup_run=False).limits
+    kept = {each.name for each in fields(Limits) if getattr(local, each.name) is not None}
+    assert {each.name for each in fields(Limits)} - kept == {"idle", "max_price", "budget"}
+    assert local == replace(given, idle=None, max_price=None, budget=None)
 
 
 def test_the_lines_of_setup_run_are_run_here_only_if_that_was_asked() -> None:
