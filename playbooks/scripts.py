@@ -355,10 +355,11 @@ file= apart=
 if [ -e "$folder/pip/own-file.txt" ]; then
     { read -r file; read -r apart; } <"$folder/pip/own-file.txt"
 fi
+bounds="-c ../constraints.txt"
 install_own() {
     folder=$(cd "$folder" && pwd)
     cd "$folder/pip/own"
-    install "$@" -c ../constraints.txt
+    install "$@" $bounds
     cd - >/dev/null
 }
 set --
@@ -376,9 +377,8 @@ case $apart in
     index) echo "install -r $file"; install_own $base -r "$file";;
     hashes)
         echo "install -r $file"
-        uv_options="$uv_options --require-hashes"
-        install_own -r "$file"
-        uv_options=${uv_options%--require-hashes};;
+        uv_options="$uv_options --require-hashes" bounds=  # each line there has its version
+        install_own -r "$file";;
 esac
 link_cuda "$folder" || true
 [ -z "$uv_cache" ] || rm -rf "$uv_cache"

@@ -24,6 +24,7 @@ import yaml
 from cloudtrain import config as configs
 from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.node import layer
 from cloudtrain.playbooks import gpu_check, tensorflow
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.ssh.keys import load_identity
@@ -76,7 +77,7 @@ def booting(name: str, project: Project, python: Path) -> Iterator[tuple[Account
     if reason := unavailable():
         pytest.skip(reason)
     environment = python.parent.parent
-    binds, image = [environment, *base(python)], project.folder.parent / f"image of {name}"
+    binds, image = environments(python), project.folder.parent / f"image of {name}"
     with (
         Nodes(binds=binds, files=image) as nodes,
         running(name, nodes=nodes) as cloud,
@@ -96,13 +97,21 @@ def base(python: Path) -> list[Path]:
     return [] if prefix == "/usr" else [Path(prefix)]
 
 
+def environments(python: Path) -> list[Path]:
+    """The folders of the layer and of what is below it, and of their Python."""
+    return [*map(Path, layer.chain(str(python.parent.parent))), *base(python)]
+
+
 def bring(image: Path, environment: Path, config: ClusterConfig) -> None:
-    """It is where the playbook would make it, in the home that the first boot makes."""
-    folder = tensorflow.bin_folder(config, node())
-    assert folder is not None
-    place = image / "etc" / "skel" / folder.removesuffix("/bin")
-    place.parent.mkdir(parents=True)
-    place.symlink_to(environment)
+    """They are where the playbook would make them, in the home that the first boot makes."""
+    own, below = layer.chain(str(environment))
+    for asked, made in ((tensorflow.base_folder, below), (tensorflow.environment_folder, own)):
+        folder = asked(config, node())
+        assert folder is not None
+        place = image / "etc" / "skel" / folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.is_symlink():
+            place.symlink_to(made)
 
 
 @pytest.mark.sweep(0)
@@ -234,7 +243,7 @@ def test_a_node_whose_tensorflow_sees_no_gpu_is_not_ready(
     )
     environment = tensorflow_python.parent.parent
     bring(tmp_path / "image", environment, config)
-    binds = [environment, *base(tensorflow_python)]
+    binds = environments(tensorflow_python)
     machine = Machine(tmp_path / "keys", binds=binds, files=tmp_path / "image")
     with machine.nodes:
         machine.start()

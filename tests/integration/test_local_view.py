@@ -115,7 +115,9 @@ def test_what_creates_an_environment_reaches_no_other_one(
         f"; touch {made}/.complete; touch {chief.cache}/x"
     )
     for content in ("first", "second"):
-        with cluster.provider.builder(cluster.plan, cluster.identity, chief, str(made)) as builder:
+        with cluster.provider.builder(
+            cluster.plan, cluster.identity, chief, str(made), None
+        ) as builder:
             assert builder is not None
             know_hosts(cluster.identity, [builder, *cluster.nodes[1:]])
             code, out = run(cluster, builder, f"{build}; echo {content} > {made}/content")

@@ -16,7 +16,7 @@ from cloudtrain.core import network
 from cloudtrain.core.errors import CloudError, NoNetworkError, StoreError
 from cloudtrain.core.network import no_network
 from cloudtrain.core.retry import Clock
-from cloudtrain.playbooks import scripts
+from cloudtrain.playbooks import installer
 from cloudtrain.providers.base.timing import Timing, require_network
 from cloudtrain.stores import open_store
 
@@ -131,7 +131,7 @@ def test_what_pip_says_decides_the_hint(tmp_path: Path, said: str, hint: str) ->
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncat >&2 <<"END"\n{said}\nEND\nexit 1\n')
     python.chmod(0o755)
-    line = f"set -eu; cache=\n{scripts.PIP}pip_install {python} 'check the pin' six"
+    line = f"set -eu; cache=\n{installer.PIP}pip_install {python} 'check the pin' six"
     done = subprocess.run(
         ["/bin/sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path
     )

@@ -193,6 +193,7 @@ def make_environment(folder: Path, library: Path) -> None:
     (site / "tests.pth").write_text(f"{library}\n")
     for name in (".sealed", ".complete"):
         (folder / name).touch()
+    (folder / "below").write_text("4294967295 0\n")  # the sum of no package, scripts.BELOW
 
 
 def base() -> list[Path]:
@@ -204,8 +205,9 @@ def bring(image: Path, environment: Path, config: Any) -> None:
     """It is where the playbook would make it, in the home that the first boot makes."""
     program = image.with_name("program")
     write_program(program, desk_extras(config))
-    folder = tensorflow.environment_folder(desk_config(config, program), node())
-    assert folder is not None
-    place = image / "etc" / "skel" / folder
-    place.parent.mkdir(parents=True)
-    place.symlink_to(environment)
+    for asked in (tensorflow.base_folder, tensorflow.environment_folder):
+        folder = asked(desk_config(config, program), node())
+        assert folder is not None
+        place = image / "etc" / "skel" / folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(environment)
