@@ -81,7 +81,9 @@ while step < options.steps:
         time.sleep(0.02)
     step += 1
     if kind == "chief" and step % options.save_every == 0:
-        latest.write_text(f'model_checkpoint_path: "ckpt-{step}"\n')
+        new = folder / ".checkpoint.new"  # as TensorFlow does: it may be killed at any moment
+        new.write_text(f'model_checkpoint_path: "ckpt-{step}"\n')
+        new.rename(latest)
     print(f"{me} step {step}", flush=True)
     time.sleep(options.pause)
 options.output.mkdir(parents=True, exist_ok=True)
