@@ -1,6 +1,6 @@
 """Shell functions that install packages into an environment: with uv, and with pip where uv cannot.
 
-uv resolves and installs in a tenth of pip's time (bench/ready.md), with the same indexes,
+uv takes a quarter of pip's time or less (bench/ready.md), with the same indexes,
 constraints and files (node/pip_settings.py). Whatever it refuses is given to pip, whose answer then
 counts: pip's errors are what users know and search for.
 """
