@@ -116,7 +116,7 @@ install_packages() {{
         uv_install "$python_" "$@" >"$answer" && uv_failed= || uv_failed=yes
         records take-back
         if [ -z "$uv_failed" ]; then
-            sed -n '/^[A-Z]/p' "$answer"
+            sed -n '/^[RPIU][a-z]*ed /p' "$answer"  # Resolved, Prepared, Installed
             rm -f "$answer"
             return
         fi
