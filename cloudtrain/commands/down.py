@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -73,25 +73,28 @@ def down(
     desk = end_desk(config, order_key, discard=discard, console=console, clock=clock)
     destroy = partial(destroy_at_last, discard=discard, owner=owner, desk_ended=desk is not None)
     destroy = partial(destroy, console=console, clock=clock)
-
-    def everywhere() -> None:
-        """In each account that may have some of it, even if it fails in one of them."""
-        wait = await_lock(records, console)
-        failures: dict[str, BaseException] = {}
-        with holding_cluster(Handle(config), "down", console, wait=wait, breaks=break_lease):
-            for each in each_account(config):
-                try:
-                    destroy(Handle(each))
-                except errors.CloudtrainError as error:
-                    failures[each.provider] = error
-        raise_all(failures)
-
+    everywhere = partial(_destroy_everywhere, config, destroy, break_lease, console)
     if desk is None:
         return everywhere()
     with holding_cluster(desk, "down", console, breaks=break_lease):
         destroy_cluster(desk, discard=True, owner=owner, console=console)
     report_end(config, console, clock)  # before the order key is deleted
     return LEASE_OF_DESK.call(everywhere, on=errors.LeasedError, clock=clock)
+
+
+def _destroy_everywhere(
+    config: ClusterConfig, destroy: Callable[[Handle], None], break_lease: str, console: Console
+) -> None:
+    """In each account that may have some of it, even if it fails in one of them."""
+    wait = await_lock(Records(config.name), console)
+    failures: dict[str, BaseException] = {}
+    with holding_cluster(Handle(config), "down", console, wait=wait, breaks=break_lease):
+        for each in each_account(config):
+            try:
+                destroy(Handle(each))
+            except errors.CloudtrainError as error:
+                failures[each.provider] = error
+    raise_all(failures)
 
 
 def await_lock(records: Records, console: Console) -> float:
