@@ -325,3 +325,11 @@ def test_a_store_is_five_methods_and_signs_for_nodes_behind_a_door_of_its_own() 
     assert methods(ArtifactStore) == {"list", "download", "upload", "copy", "delete"}
     assert methods(Presigner) == {"sign_upload", "sign_download", "complete"}
     assert methods(StoreBackend) == {"create", "check", "swap", "peek"}
+
+
+def test_a_verb_is_a_story_of_35_lines_at_most() -> None:
+    for verb in ("up", "run", "train", "down"):
+        tree = parsed(PACKAGE / "commands" / f"{verb}.py")
+        (found,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == verb)
+        assert found.end_lineno is not None
+        assert found.end_lineno - found.lineno < 35, f"{verb}: a line is what a user would name"
