@@ -166,8 +166,12 @@ if [ -n "$requirements" ]; then
         cd "$below/source"
         program "$reader" "$requirements"
         echo "install -r $requirements"
+        # uv takes no bounds beside hashes, and pip asks for all hashes where there is one.
+        ! grep -qx hashes "$packages/read.marks" || uv=
+        ! grep -qx pre "$packages/read.marks" || uv_options=--prerelease=allow
         install_packages "$below/bin/python" "$hint" -r "$requirements" -c "$packages/read.bounds"
         cd "$packages"
+        uv_options=
         : >"$below/.complete"
     fi
 fi

@@ -1,8 +1,8 @@
 """Shell functions that install packages into an environment: with uv, and with pip where uv cannot.
 
-uv takes a quarter of pip's time or less (bench/ready.md), with the same indexes,
-constraints and files (node/pip_settings.py). Whatever it refuses is given to pip, whose answer then
-counts: pip's errors are what users know and search for.
+uv takes a quarter of pip's time or less (bench/ready.md), with the same indexes, constraints and
+files (node/pip_settings.py). pip is asked for whatever uv refuses, and its answer then counts:
+users know its errors and search for them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ uv_install() (
     into=$1
     shift
     settings=$("$into" -m pip config list </dev/null 2>/dev/null |
-        "$into" -I -c "$pip_settings" 2>&1) || {{ echo "$settings"; exit 1; }}
+        "$into" -I -c "$pip_settings" 2>/dev/null) || {{ echo "$settings"; exit 1; }}
     eval "$settings"
     if grep -rqsE '^[[:space:]]*--pre[[:space:]]*$' "$folder/pip/own"; then
         set -- "$@" --prerelease=allow

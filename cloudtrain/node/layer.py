@@ -201,17 +201,25 @@ LENT = "cloudtrain, lent\n"
 def lend(folder: str) -> None:
     """Record what is below as installed in the layer, for an installer that replaces it there."""
     own = packages(folder)
+    there = {package_of(path) for path in glob.glob(os.path.join(glob.escape(own), "*.dist-info"))}
     for below in chain(folder)[1:]:
         for path in glob.glob(os.path.join(glob.escape(packages(below)), "*.dist-info")):
             made = os.path.join(own, os.path.basename(path))
-            name = os.path.basename(path).partition("-")[0]
-            if glob.glob(os.path.join(glob.escape(own), name + "-*.dist-info")):
+            about = os.path.join(path, "METADATA")
+            if package_of(path) in there or not os.path.exists(about):
                 continue
+            there.add(package_of(path))
             os.mkdir(made)
-            shutil.copyfile(os.path.join(path, "METADATA"), os.path.join(made, "METADATA"))
+            shutil.copyfile(about, os.path.join(made, "METADATA"))
             for each, text in (("INSTALLER", LENT), ("RECORD", listed(os.path.basename(path)))):
                 with open(os.path.join(made, each), "w") as file:
                     file.write(text)
+
+
+def package_of(path: str) -> str:
+    """Package of a .dist-info folder, whose name older installers wrote as the package itself does
+    (packaging.python.org, "Recording installed projects")."""
+    return re.sub("[-_.]+", "-", os.path.basename(path).partition("-")[0]).lower()
 
 
 def take_back(folder: str) -> None:

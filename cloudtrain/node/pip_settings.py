@@ -2,10 +2,10 @@
 
 Input: what `pip config list` prints, in which a variable PIP_… is a key of `:env:`. Output, for the
 shell: assignments of uv's variables, so that no password of an index is in a process list, and
-uv's options after those that are there. Which option of uv stands for which of pip's:
-docs.astral.sh/uv/pip/compatibility and docs.astral.sh/uv/reference/environment (read 2026-11-27,
-uv 0.13.9). uv takes pip's order of preference with UV_INDEX_STRATEGY=unsafe-best-match: the best
-version of all indexes.
+uv's options after those that are there. Which variable of uv stands for which setting of pip:
+docs.astral.sh/uv/pip/compatibility, docs.rs/uv-static (EnvVars; both read 2026-11-27) and the help
+of uv 0.13.9. As pip, it takes the best version of all indexes (UV_INDEX_STRATEGY), and trusts the
+certificates of the system (UV_SYSTEM_CERTS), where a company puts its own.
 """
 
 import ast
@@ -63,11 +63,13 @@ def translated(settings: "dict[str, str]") -> "tuple[dict[str, str], list[str]]"
     variables, options = {}, []  # type: dict[str, str], list[str]
     for key, value in settings.items():
         values = value.split()
+        if not values:
+            continue
         if key in VARIABLES:
             name, between = VARIABLES[key]
             variables[name] = between.join(values)
         elif key in OPTIONS:
-            for each in re.split(r"[\s,]+", value):
+            for each in re.split(r"[\s,]+", " ".join(values)):
                 options += [OPTIONS[key], each]
         elif key in FLAGS:
             options += [FLAGS[key]] if value.lower() in ("1", "true", "yes", "on") else []
@@ -80,8 +82,9 @@ def main() -> None:
     try:
         variables, options = translated(read(sys.stdin.read()))
     except Unknown as unknown:
-        sys.exit(f"error: uv has nothing for the setting `{unknown}` of pip")
-    variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+        print(f"error: uv has nothing for the setting `{unknown}` of pip")
+        sys.exit(1)
+    variables.update(UV_INDEX_STRATEGY="unsafe-best-match", UV_SYSTEM_CERTS="1")
     for name, value in variables.items():
         if name not in os.environ:  # the node's own setting of uv
             print(f"export {name}={shlex.quote(value)}")

@@ -120,8 +120,9 @@ def bounds(own: "list[str]", given: "list[str]") -> "list[str]":
 
 
 def main() -> None:
-    """FILE BOUNDS CODE OUT: write OUT.bounds; print a key of what would be installed, with the
-    digest CODE if something of the code itself is. FILE alone: rewrite it."""
+    """FILE BOUNDS CODE OUT: write OUT.bounds, and OUT.marks of what the file asks of installers;
+    print a key of what would be installed, with the digest CODE if something of the code itself is.
+    FILE alone: rewrite it."""
     if len(sys.argv) == 2:
         rewrite(sys.argv[1])
         return
@@ -132,6 +133,12 @@ def main() -> None:
             left = bounds(own, file.read().splitlines())
     except OSError as error:
         sys.exit(f"{path} cannot be read: {error.strerror or error}")
+    marks = [
+        ("hashes", any(re.search(r"\s--hash[=\s]|^--require-hashes\b", line) for line in own)),
+        ("pre", "--pre" in own),
+    ]
+    with open(out + ".marks", "w", encoding="utf-8") as file:
+        file.write("".join(name + "\n" for name, is_set in marks if is_set))
     with open(out + ".bounds", "w", encoding="utf-8") as file:
         file.write("".join(line + "\n" for line in left))
     depends = any(LOCAL.match(line) or line.startswith("-c ") for line in own)

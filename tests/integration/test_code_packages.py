@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,19 @@ def test_what_a_kill_left_is_installed_again(machine: Machine) -> None:
         module.unlink()
     assert machine.ready(mine) != []
     assert machine.says(mine, "import extra; print(extra.VERSION)") == "1.0"
+
+
+def test_a_hash_of_one_line_is_asked_of_all_and_a_pre_release_where_the_file_says_so(
+    machine: Machine,
+) -> None:
+    wheel(machine.wheels, "extra", "2.0", "deep")
+    wheel(machine.wheels, "extra", "3.0b1")
+    wheel(machine.wheels, "deep")
+    mine = wanted(**FILE)
+    known = sha256((machine.wheels / "extra-2.0-py3-none-any.whl").read_bytes()).hexdigest()
+    machine.requires(f"extra==2.0 --hash=sha256:{known}")
+    with pytest.raises(StepFailed, match=r"(?s)all requirements must.*deep"):
+        machine.ready(mine)
+    machine.requires("--pre", "extra", digest="f" * 16)
+    machine.ready(mine, "f" * 16)
+    assert machine.says(mine, "import extra; print(extra.VERSION)", "f" * 16) == "3.0b1"

@@ -22,6 +22,7 @@ global.disable-pip-version-check='1'
 install.no-binary='six,numpy'
 install.pre='yes'
 install.no-index='0'
+global.cert=''
 freeze.timeout='9'
 """
 
@@ -62,5 +63,5 @@ def test_a_shell_takes_them_as_they_are_and_keeps_its_own(tmp_path: Path) -> Non
     assert lines[:2] == ["own", "-c"]
     assert "UV_HTTP_TIMEOUT=99" in lines, "uv's own setting of the node"
     assert f"UV_FIND_LINKS=$(touch,{tmp_path}/hit),`x`" in lines
-    assert "UV_INDEX_STRATEGY=unsafe-best-match" in lines, "as pip: the best of all indexes"
+    assert {"UV_INDEX_STRATEGY=unsafe-best-match", "UV_SYSTEM_CERTS=1"} <= set(lines), "as pip"
     assert not (tmp_path / "hit").exists()

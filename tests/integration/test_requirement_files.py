@@ -107,6 +107,14 @@ def test_a_companys_index_needs_no_tensorflow_and_replaces_nothing_below(
     assert {"extra-1.0", "extra-2.0"} & found
 
 
+def test_an_option_of_the_file_that_uv_passes_over_still_counts(
+    tmp_path: Path, wheels: Path, make: Make
+) -> None:
+    wheel(wheels, "extra", "3.0b1")
+    (tmp_path / "base.txt").write_text("--pre\n")
+    assert "extra-3.0b1" in make(of(tmp_path, "-r base.txt\nextra\n"))
+
+
 def test_pip_names_the_line_of_the_users_own_file(tmp_path: Path, make: Make) -> None:
     (tmp_path / "base.txt").write_text("# one\n\nmore==9\n")
     wanted = of(tmp_path, "extra\n-r base.txt\n", packages=("extra<2",))
