@@ -137,6 +137,29 @@ def test_what_creates_an_environment_reaches_no_other_one(
     assert not (cluster.home / "local" / cluster.name / ".builder").exists()
 
 
+def test_what_creates_a_layer_reads_the_environment_below_and_writes_to_none(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Packages of one config run their code there; the environment below is every config's."""
+    venvs = tmp_path / "cache" / "venvs"
+    for name in ("below", "other"):
+        (venvs / name).mkdir(parents=True)
+        (venvs / name / "module.py").write_text("theirs")
+    chief, _ = create(cluster)
+    made, below = venvs / "layer", venvs / "below"
+    given = cluster.plan, cluster.identity, chief, str(made), str(below)
+    with cluster.provider.builder(*given) as builder:
+        assert builder is not None
+        know_hosts(cluster.identity, [builder])
+        code, out = run(cluster, builder, f"ls {venvs}; cat {below}/module.py; mkdir {made}")
+        assert (code, out) == (0, "below\ntheirs")
+        for change in (f"echo x >{below}/module.py", f"rm {below}/module.py", f"mv {below} {made}"):
+            code, out = run(cluster, builder, change)
+            assert code != 0, change
+    assert (below / "module.py").read_text() == "theirs"
+    assert sorted(path.name for path in venvs.glob("*/")) == ["below", "layer", "other"]
+
+
 def test_programs_are_seen_and_what_is_not_the_nodes_is_read_only(
     cluster: LocalCluster, user: Path, tmp_path: Path
 ) -> None:
