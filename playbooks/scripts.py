@@ -298,7 +298,9 @@ link_cuda "$folder" || true
     + TOLD
     + """\
 rm -f "$folder/.lock" "$folder/.gitignore"  # uv's
-mkdir -p "$folder"/lib/python3*/site-packages/__pycache__  # Python would, and change the folder
+for place in "$folder"/lib/python3*/site-packages; do
+    mkdir -p "$place/__pycache__"  # Python would, and change the folder
+done
 : >"$folder/.sealed"
 : >"$folder/.complete.new"
 mv "$folder/.complete.new" "$folder/.complete"
@@ -384,7 +386,9 @@ link_cuda "$folder" || true
 [ -z "$uv_cache" ] || rm -rf "$uv_cache"
 versions "$below" >"$folder/below"
 rm -f "$folder/.lock" "$folder/.gitignore"  # uv's
-mkdir -p "$folder"/lib/python3*/site-packages/__pycache__  # Python would, and change the folder
+for place in "$folder"/lib/python3*/site-packages; do
+    mkdir -p "$place/__pycache__"  # Python would, and change the folder
+done
 : >"$folder/.sealed"
 : >"$folder/.complete.new"
 mv "$folder/.complete.new" "$folder/.complete"

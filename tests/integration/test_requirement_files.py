@@ -3,6 +3,7 @@ pip elsewhere."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -105,6 +106,13 @@ def test_a_companys_index_needs_no_tensorflow_and_replaces_nothing_below(
     found = make(of(tmp_path, f"{options}extra\ndeep\n", tensorflow="2.21"))
     assert {"tensorflow_cpu-2.21.0", "deep-1.0"} <= found
     assert {"extra-1.0", "extra-2.0"} & found
+
+
+def test_an_environment_without_bytecode_has_one_library(tmp_path: Path, make: Make) -> None:
+    make(replace(of(tmp_path, "extra\n"), provider="hosts"))
+    found = [path.name for path in tmp_path.glob("nodes/*/.cache/cloudtrain/venvs/*/lib/*")]
+    assert found
+    assert set(found) == {"python{}.{}".format(*sys.version_info)}
 
 
 def test_an_option_of_the_file_that_uv_passes_over_still_counts(
