@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from cloudtrain.config import requirements
 from cloudtrain.core import paths, ship
 from cloudtrain.core.model import ClusterConfig, Node, Problem
 from cloudtrain.core.shell import Step, command, script
-from cloudtrain.playbooks import installer, tensorflow
+from cloudtrain.playbooks import installer, package_index, tensorflow
 
 BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
 """A folder that pip installs has one of these (packaging.python.org, read 2026-11-22)."""
@@ -29,6 +30,7 @@ def steps(config: ClusterConfig, node: Node, code: str) -> tuple[Step, ...]:
             name=", ".join(named(config)),
             run=script(
                 _INSTALL,
+                *package_index.arguments(config),
                 folder,
                 shared,
                 paths.code_folder(config.name, code),
@@ -40,6 +42,7 @@ def steps(config: ClusterConfig, node: Node, code: str) -> tuple[Step, ...]:
                 *config.setup.install,
             ),
             unless=command("test", "-e", f"{folder}/.complete"),
+            stdin=partial(package_index.password, config),
         ),
     )
 
@@ -98,7 +101,7 @@ def _folder(config: ClusterConfig, node: Node, code: str) -> str | None:
     shared = tensorflow.environment_folder(config, node)
     if shared is None or not named(config):
         return None
-    text = repr((_RECIPE, shared, code, named(config)))
+    text = repr((_RECIPE, shared, code, named(config), config.setup.index))
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return f"{paths.cluster_folder(config.name)}/packages/{digest}"
 
@@ -111,11 +114,14 @@ _RECIPE = 1
 _INSTALL = (
     installer.PIP
     + installer.UV
+    + package_index.OWN_INDEX
     + """\
 version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
 }
 set -eu
+own_index "$1" "$2"
+shift 2
 absolute() {
     case $1 in /*) echo "$1";; *) echo "$PWD/$1";; esac
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-from cloudtrain.config.env_file import environment_of
+from cloudtrain.config.env_file import secret_of
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
@@ -322,7 +322,7 @@ def as_user(config: ClusterConfig, url: str) -> Access:
     if "GIT_SSH" not in own and "GIT_SSH_COMMAND" not in own:
         configured = run(Access(environment), "git", "config", "--get", "core.sshCommand").stdout
         environment["GIT_SSH_COMMAND"] = configured.strip() or "ssh -o BatchMode=yes"
-    token = _token(config)
+    token = secret_of(config, name, "code.token") if (name := config.code.token) else None
     if token is None:
         return Access(environment)
     return Access(
@@ -373,24 +373,6 @@ def refused(
 ) -> ConfigError:
     problem = Problem(file=config.source, line=None, field=f"code.{field}", text=text)
     return ConfigError([problem], hint=hint)
-
-
-def _token(config: ClusterConfig) -> Secret | None:
-    name = config.code.token
-    if name is None:
-        return None
-    variable = config.secrets[name]
-    value = environment_of(config).get(variable, "").strip()
-    if not value:
-        raise refused(
-            config,
-            "token",
-            f"the environment variable {variable} is not set here",
-            hint="export it in the shell that runs cloudtrain",
-        )
-    if not value.isprintable():
-        raise refused(config, "token", f"the value of {variable} is not one line of text")
-    return Secret(value)
 
 
 def _only_there(url: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -92,6 +92,11 @@ uv_install() (
     if grep -rqsE '^[[:space:]]*--pre[[:space:]]*$' "$folder/pip/own"; then
         set -- "$@" --prerelease=allow
     fi
+    if [ -n "${{index:-}}" ]; then
+        export UV_INDEX="setup=$index${{UV_INDEX:+ $UV_INDEX}}" UV_INDEX_STRATEGY=first-index
+        [ -z "$index_user" ] || export UV_INDEX_SETUP_USERNAME="$index_user"
+        [ -z "$index_password" ] || export UV_INDEX_SETUP_PASSWORD="$index_password"
+    fi
     export NO_COLOR=1 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never
     if [ -n "$uv_cache" ]; then
         export UV_CACHE_DIR="$uv_cache" UV_LINK_MODE=hardlink
@@ -120,14 +125,26 @@ install_packages() {{
             rm -f "$answer"
             return
         fi
+        if [ -n "${{index:-}}" ]; then
+            sed "s/^hint: /uv: /" "$answer" | tail -n 30 >&2
+            rm -f "$answer"
+            echo "hint: $hint_; of \\`setup.index\\`, its address, user and password" >&2
+            exit 1
+        fi
         sed -n 's/^error: /uv: /p' "$answer" | head -n 1
         echo "asking pip"
         rm -f "$answer"
         set -- "$python_" "$hint_" "$@"
     fi
+    if [ -n "${{index:-}}" ]; then
+        echo "\\`setup.index\\` requires uv, which does not install here" >&2
+        echo "hint: uv needs Python 3.8 or later, an index that has it, and no --hash in" \\
+            "\\`setup.requirements: code:FILE\\`" >&2
+        exit 1
+    fi
     pip_install "$@"
 }}
 """
-"""Variables: `$cache`, pip's options on its cache; `$uv_cache`, a folder for uv's, to be deleted
-before the environment is sealed, or empty for the user's own; `$uv_options`, further options of
-uv."""
+"""Variables: `$index` and what belongs to it (package_index.py); `$cache`, pip's options on its
+cache; `$uv_cache`, a folder for uv's, to be deleted before the environment is sealed, or empty for
+the user's own; `$uv_options`, further options of uv."""

@@ -3,7 +3,7 @@ that fails may end with a line `hint: …`, which becomes the error's hint."""
 
 from __future__ import annotations
 
-from cloudtrain.playbooks import installer
+from cloudtrain.playbooks import installer, package_index
 from cloudtrain.playbooks.sh_functions import ASK, CONDA_PYTHON, LINK, TOLD
 
 VERSIONS = """\
@@ -330,9 +330,11 @@ LAYER = (
     + LINK
     + CHANGED
     + BELOW
+    + package_index.OWN_INDEX
     + """\
 set -eu
-folder=$1 below=$2 start=$3 layer=$4
+own_index "$1" "$2"
+folder=$3 below=$4 start=$5 layer=$6
 version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
 }

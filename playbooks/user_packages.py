@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
@@ -22,7 +22,7 @@ from cloudtrain.config.requirements import Delivered
 from cloudtrain.core import ship
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.shell import Step, script
-from cloudtrain.playbooks import scripts
+from cloudtrain.playbooks import package_index, scripts
 from cloudtrain.training.strategies import strategy_of
 
 NO_CACHE, COMPILE = "no-cache.txt", "compile.txt"
@@ -64,20 +64,23 @@ class Layer:
     constraints: tuple[str, ...]
     lines: tuple[str, ...]
     """`setup.run`, which may install into it: shared only with clusters that have the same."""
+    index: tuple[str, str]
+    """URL and user of `setup.index`."""
+    password: Callable[[], Iterable[bytes]]
     is_changed: bool
     """A later step of the same `setup:` changes it."""
 
     def folder(self, node: Node, below: str) -> str:
         # By what the user's files say, wherever they are: others with the same share it.
         own = (self.own.apart, *(text for _, text in self.own.texts)) if self.own.main else ()
-        mine = (self.install, self.packages, self.constraints, self.lines, self.is_changed)
-        text = repr((_RECIPE, PurePosixPath(below).name, mine, own))
+        mine = (self.install, self.packages, self.constraints, self.index, self.lines)
+        text = repr((_RECIPE, PurePosixPath(below).name, mine, own, self.is_changed))
         alone = self.lines or self.is_changed or not node.shared_cache
         cache = node.cache if alone else node.shared_cache
         return f"{cache}/venvs/{self.label}-{digest(text)}"
 
     def files(self, marks: Iterable[str]) -> Iterable[bytes]:
-        """Tar of the files that the script reads."""
+        """The password, and a tar of the files that the script reads."""
         named: dict[str, tuple[str, ...]] = {
             "below.txt": self.below,
             "install.txt": self.install,
@@ -89,13 +92,16 @@ class Layer:
             named[f"own/{path}"] = tuple(text.splitlines())
         if self.own.main:
             named["own-file.txt"] = (self.own.main, self.own.apart)
-        return packed({**named, **dict.fromkeys(marks, ())})
+        yield from self.password()
+        yield from packed({**named, **dict.fromkeys(marks, ())})
 
     def step(self, node: Node, below: str, marks: Iterable[str]) -> Step:
         folder = self.folder(node, below)
         return Step(
             name=self.label,
-            run=script(scripts.LAYER, folder, below, ship.START, ship.text("layer.py")),
+            run=script(
+                scripts.LAYER, *self.index, folder, below, ship.START, ship.text("layer.py")
+            ),
             unless=script(scripts.LAYER_THERE, folder, below),
             stdin=partial(self.files, marks),
             once_per_host=True,
@@ -119,6 +125,8 @@ def layer(config: ClusterConfig, below: Below) -> Layer | None:
         own=requirements.delivered(config, given),
         constraints=requirements.without(below.constraints, named),
         lines=config.setup.run,
+        index=package_index.arguments(config),
+        password=partial(package_index.password, config),
         is_changed=library is not None,
     )
     own = found.install, found.packages, found.own.main, found.lines, found.is_changed

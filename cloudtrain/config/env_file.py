@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.shell import Secret
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -47,3 +48,19 @@ def environment_of(
     if not config.env_file:
         return environ
     return {**environ, **read_env_file(Path(config.env_file))}
+
+
+def secret_of(config: ClusterConfig, name: str, field: str) -> Secret:
+    """The value of the entry `name` under `secrets:`, which `field` names. Raises ConfigError if it
+    is not set, or not one line of text."""
+    variable = config.secrets[name]
+    value = environment_of(config).get(variable, "").strip()
+    wrong, hint = f"the value of {variable} is not one line of text", None
+    if not value:
+        wrong = f"the environment variable {variable} is not set here"
+        hint = "export it in the shell that runs cloudtrain"
+    if not value.isprintable() or not value:
+        raise ConfigError(
+            [Problem(file=config.source, line=None, field=field, text=wrong)], hint=hint
+        )
+    return Secret(value)

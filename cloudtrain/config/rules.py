@@ -81,23 +81,37 @@ def _code(file: ConfigFile) -> Found:
     yield from _token(file, code.git or "", code.token)
 
 
-_ADD_TOKEN = "add `GIT_TOKEN: ${GIT_TOKEN}` there"
+def _named_secret(file: ConfigFile, path: Path, name: str) -> Found:
+    """The entry under `secrets` that a field names, whose name is not shown if it is none: it may
+    be the secret itself."""
+    known = file.secrets or {}
+    if name not in known:
+        by_lower = {each.lower(): each for each in known}
+        meant = nearest(name, by_lower)
+        hint = f"did you mean {by_lower[meant]!r}?" if meant else "add `NAME: ${NAME}` there"
+        yield path, f"names no entry under `secrets`: {hint}"
+
+
+def _setup(file: ConfigFile) -> Found:
+    setup = file.setup
+    if setup is None:
+        return
+    if setup.index and not (setup.packages or setup.requirements or setup.install):
+        yield ("setup", "index"), "requires `packages`, `requirements` or `install`"
+    if setup.index_password:
+        yield from _named_secret(file, ("setup", "index_password"), setup.index_password)
+        if not setup.index:
+            yield ("setup", "index_password"), "requires `index`"
 
 
 def _token(file: ConfigFile, git: str, token: str | None) -> Found:
-    """A token's variable. An invalid name may be the token itself, and is not shown."""
-    known = file.secrets or {}
     user = re.match(r"(?i)https?://[^/]*@", git)
     if user and not token:
         text = "contains a user in the URL: remove it, or name that user's token in `token`"
         yield ("code", "git"), text
     if not token:
         return
-    if token not in known:
-        by_lower = {name.lower(): name for name in known}
-        meant = nearest(token, by_lower)
-        hint = f"did you mean {by_lower[meant]!r}?" if meant else _ADD_TOKEN
-        yield ("code", "token"), f"names no entry under `secrets`: {hint}"
+    yield from _named_secret(file, ("code", "token"), token)
     if not git:
         yield ("code", "token"), "requires `git`"
     elif not re.match(r"(?i)https://", git) and not _LOOPBACK.match(git):
@@ -398,6 +412,7 @@ def _dataset(at: Path, entry: DataEntry, roles: Collection[str]) -> Found:
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _commands,
+    _setup,
     _code,
     _artifacts,
     _secrets,

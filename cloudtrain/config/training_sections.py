@@ -26,6 +26,7 @@ from cloudtrain.config.fields import (
 from cloudtrain.config.section import NEXT_RUN, Effect, Section, optional
 from cloudtrain.config.yaml_source import Block, Path, Scalar
 from cloudtrain.core import model
+from cloudtrain.core.network import host_of, is_loopback
 from cloudtrain.core.store_kinds import KINDS, kind_of
 
 # ── readers of single fields ─────────────────────────────────────────────────
@@ -72,12 +73,27 @@ def git(node: Any) -> str:
     return value
 
 
+def package_index(node: Any) -> str:
+    value = line(node)
+    scheme, _, rest = value.partition("://")
+    user, _, place = rest.rpartition("@")
+    if ":" in user:
+        raise InvalidValue("contains a password in the URL: use `setup.index_password` instead")
+    try:
+        host = host_of(f"{scheme}://{place}")
+    except ValueError as error:
+        raise InvalidValue(f"the URL {error}") from None
+    if host.scheme != "https" and not is_loopback(host.name):
+        raise InvalidValue("must be an https:// URL, such as https://pypi.example.org/simple")
+    return value
+
+
 def secret_name(node: Any) -> str:
     """Name of a secret. An invalid value is never shown: it may be the secret itself."""
     name = node.source if isinstance(node, Scalar) else ""
     if not (name.isascii() and name.isidentifier()):
         raise InvalidValue(
-            "takes the name of an entry under `secrets`, such as GIT_TOKEN, not its value"
+            "takes the name of an entry under `secrets`, such as MY_TOKEN, not its value"
         )
     return name
 
@@ -95,6 +111,7 @@ Python = Annotated[str, Reads(python, "auto | version | path", "string", "number
 Requirements = Annotated[str, Reads(requirements, "path or code:path", *TEXT)]
 FolderInside = Annotated[str, Reads(folder_inside, "relative path", *TEXT)]
 Package = Annotated[str, Reads(package, "package", "string")]
+Index = Annotated[str, Reads(package_index, "https URL", "string")]
 Git = Annotated[str, Reads(git, "git URL", "string")]
 SecretName = Annotated[str, Reads(secret_name, "name of a secret", "string")]
 KerasChoice = Annotated[Literal["auto", "3", "legacy"], choice("auto", "3", "legacy")]
@@ -132,8 +149,17 @@ class SetupSection(Section):
     )
     packages: tuple[Package, ...] | None = optional("Packages for pip, optionally with versions.")
     requirements: Requirements | None = optional(
-        "A local requirements file, pyproject.toml or uv.lock; relative paths start in this file's "
-        "folder. `code:FILE` is a requirements file in the delivered code."
+        "A local requirements file, pyproject.toml, uv.lock, or a run's run.json for the packages "
+        "that it had; relative paths start in this file's folder. `code:FILE` is a requirements "
+        "file in the delivered code."
+    )
+    index: Index | None = optional(
+        "A package index of your own. What it has comes from it alone, everything else from the "
+        "node's own index."
+    )
+    index_password: SecretName | None = optional(
+        "Name, under `secrets`, of the password for `index`, whose user is the one in the URL, or "
+        "`__token__`. It stays in the memory of what installs, and no task gets it."
     )
     install: kinds.Folders | None = optional(
         "Folders of the delivered code that pip installs, such as `.`, with a `pyproject.toml` or "

@@ -146,6 +146,9 @@ class Setup:
     keras: Literal["auto", "3", "legacy"] = "auto"
     packages: tuple[str, ...] = ()
     requirements: str | None = None
+    index: str | None = None
+    index_password: str | None = None
+    """Name under `secrets:`."""
     install: tuple[str, ...] = ()
     run: tuple[str, ...] = ()
     timeout: float = 1800.0
@@ -333,6 +336,11 @@ class ClusterConfig:
     """All candidates as written; empty without `any_of` and `ordered`."""
     candidate_order: Literal["", "any_of", "ordered"] = ""
     """Whether candidates are tried by price or as written; "" without candidates."""
+
+    @property
+    def own_secrets(self) -> frozenset[str | None]:
+        """Names under `secrets:` that are for cloudtrain itself, and for no task."""
+        return frozenset({self.code.token, self.setup.index_password})
 
     def disk_key_in(self, region: str) -> str | None:
         """The key for disks in a region."""

@@ -232,9 +232,9 @@ def launch_inputs(
 
 
 def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
-    """All secrets but the token of the code's repository, which no task needs."""
+    """All secrets but those of the code's repository and the package index: no task needs them."""
     values = read_secrets(config)
-    return {name: value for name, value in values.items() if name != config.code.token}
+    return {name: value for name, value in values.items() if name not in config.own_secrets}
 
 
 # ── work folders ───────────────────────────────────────────────────────────────

@@ -77,6 +77,7 @@ def file_facts(config: ClusterConfig) -> tuple[FileFact, ...]:
     found = [
         *(fact for reading in readings for fact in _of_reading(reading)),
         *_token(config),
+        *_index_password(config),
         *_secrets(config),
         *_files(config),
     ]
@@ -136,10 +137,20 @@ def _token(config: ClusterConfig) -> Iterator[FileFact]:
         yield _sent("code.token", f"${{{variable}}}", host, variable)
 
 
+def _index_password(config: ClusterConfig) -> Iterator[FileFact]:
+    url, name = config.setup.index, config.setup.index_password
+    if url is None or name is None:
+        return
+    scheme, _, rest = url.partition("://")
+    variable = config.secrets.get(name, name)
+    host = host_of(f"{scheme}://{rest.rpartition('@')[2]}")
+    yield _sent("setup.index_password", f"${{{variable}}}", host, variable)
+
+
 def _secrets(config: ClusterConfig) -> Iterator[FileFact]:
     for name, variable in config.secrets.items():
         is_account = ACCOUNTS.fullmatch(variable) and looks_like_key_name(variable)
-        if is_account and name != config.code.token:
+        if is_account and name not in config.own_secrets:
             yield FileFact(
                 kind="variable",
                 field=f"secrets.{name}",

@@ -1,6 +1,6 @@
 """A package index of real wheels, pypiserver's, which notes every request and who made it.
 
-    python -m tests.support.package_index WHEELS LOG
+    python -m tests.support.package_index WHEELS LOG [USER:PASSWORD]
 
 It prints its port and ends with its input. A node asks under a path of its own, `/NODE/simple/`:
 the stand-ins' nodes share this machine's network, where addresses tell nothing.
@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -66,11 +67,12 @@ class PackageIndex:
 
 
 @contextmanager
-def package_index(wheels: Path, log: Path) -> Iterator[PackageIndex]:
-    """Serves the folder, in a process of its own: its work is not the client's."""
+def package_index(wheels: Path, log: Path, login: str = "") -> Iterator[PackageIndex]:
+    """Serves the folder, to `login` alone if it is set, in a process of its own: its work is not
+    the client's."""
     log.write_text("")
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.package_index", str(wheels), str(log)],
+        [sys.executable, "-m", "tests.support.package_index", str(wheels), str(log), login],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -80,12 +82,16 @@ def package_index(wheels: Path, log: Path) -> Iterator[PackageIndex]:
         yield PackageIndex(int(process.stdout.readline()), log)
 
 
-def noting(app: WSGIApplication, log: Path) -> WSGIApplication:
+def noting(app: WSGIApplication, log: Path, login: str) -> WSGIApplication:
     """Notes each request before it is answered: one that is cut off counts, too."""
     lock = threading.Lock()
+    wanted = f"Basic {b64encode(login.encode()).decode()}" if login else None
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         node = shift_path_info(environ) or ""
+        if wanted not in (None, environ.get("HTTP_AUTHORIZATION")):
+            start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="i"')])
+            return []
         _, kind, *rest = environ["PATH_INFO"].split("/")
         if rest and rest[0]:
             request = asdict(_request(node, kind, rest[-1] or rest[0]))
@@ -114,11 +120,13 @@ class _Handler(WSGIRequestHandler):
 def main() -> None:
     import pypiserver
 
-    wheels, log = map(Path, sys.argv[1:])
+    wheels, log, login = Path(sys.argv[1]), Path(sys.argv[2]), "".join(sys.argv[3:])
     served = pypiserver.app(
         roots=[wheels], disable_fallback=True, authenticate=[], password_file="."
     )
-    server = make_server(HOST, 0, noting(served, log), threaded=True, request_handler=_Handler)
+    server = make_server(
+        HOST, 0, noting(served, log, login), threaded=True, request_handler=_Handler
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
     sys.stdin.read()

@@ -1,7 +1,9 @@
-"""Rules for a private repository's token: where it may stand, and that tasks never get it."""
+"""Rules for the token of a private repository and the password of an index: where they may stand,
+and that tasks never get them."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,46 @@ def test_a_user_in_the_url_belongs_to_a_token(tmp_path: Path) -> None:
         load(path, {})
     path.write_text(f"{LOCAL}code: {{git: https://me@e.org/x, token: GIT_TOKEN}}\n{SECRETS}")
     assert load(path, {}).code.token == "GIT_TOKEN"
+
+
+INDEX = "https://me@pypi.example.org/simple"
+
+
+@pytest.mark.parametrize(
+    ("setup", "problem"),
+    [
+        ("index: https://me:pasted@e.org/s", "setup.index: contains a password in the URL"),
+        ("index: http://e.org/simple", "setup.index: must be an https:// URL"),
+        ("index: https://e.org/s https://f.org/s", "setup.index: the URL must be http"),
+        ("index: https://e.org/s?a=b", "setup.index: the URL must be http"),
+        (f"index: {INDEX}, index_password: pas-ted", "takes the name of an entry under `secrets`"),
+        (f"index: {INDEX}, index_password: pasted", "names no entry under `secrets`: add `NAME:"),
+        ("index_password: GIT_TOKEN", "setup.index_password: requires `index`"),
+    ],
+)
+def test_an_index_and_its_password_are_checked_and_never_shown(
+    tmp_path: Path, setup: str, problem: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"{LOCAL}setup: {{packages: [six], {setup}}}\n{SECRETS}")
+    with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
+        load(path, {})
+    assert "pasted" not in str(caught.value)
+
+
+def test_an_index_without_packages_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"{LOCAL}setup: {{index: {INDEX}}}\n")
+    with pytest.raises(ConfigError, match=r"setup\.index: requires `packages`"):
+        load(path, {})
+
+
+def test_tasks_are_not_given_the_password_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c.yaml"
+    setup = f"{{packages: [six], index: {INDEX}, index_password: GIT_TOKEN}}"
+    path.write_text(f"{LOCAL}setup: {setup}\n{SECRETS}  OTHER: ${{OTHER}}\n")
+    for name in ("OTHER", "MY_TOKEN"):
+        monkeypatch.setenv(name, "1")
+    assert list(secrets_of_tasks(load(path, {}))) == ["OTHER"]

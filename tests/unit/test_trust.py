@@ -131,6 +131,19 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             "code.token",
             "sends your ${ANY} to evil.example",
         ),
+        (
+            "local",
+            {
+                "setup": {
+                    "packages": ["a"],
+                    "index": "https://me@evil.example/s",
+                    "index_password": "T",
+                },
+                "secrets": {"T": "${ANY}"},
+            },
+            "setup.index_password",
+            "sends your ${ANY} to evil.example",
+        ),
         *(
             (cloud, {"identity": name}, "identity", f"act as {name} of your account")
             for cloud, name in (
