@@ -12,7 +12,7 @@ from pathlib import Path
 from cloudtrain.config import requirements
 from cloudtrain.core import paths, ship
 from cloudtrain.core.model import ClusterConfig, Node, Problem
-from cloudtrain.core.shell import Step, command, script
+from cloudtrain.core.shell import Command, Step, command, script
 from cloudtrain.playbooks import installer, package_index, tensorflow
 
 BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -50,6 +50,13 @@ def steps(config: ClusterConfig, node: Node, code: str) -> tuple[Step, ...]:
 def environment_folder(config: ClusterConfig, node: Node, code: str) -> str | None:
     """The environment below a task's own layer, absolute or relative to the home, if any."""
     return _folder(config, node, code) or tensorflow.environment_folder(config, node)
+
+
+def packages_command(config: ClusterConfig, node: Node, code: str) -> Command | None:
+    """Command that prints what a task may import (node/packages.py). None if there is no
+    environment."""
+    folder = environment_folder(config, node, code)
+    return command(f"{folder}/bin/python", "-c", ship.text("packages.py")) if folder else None
 
 
 def named(config: ClusterConfig) -> tuple[str, ...]:

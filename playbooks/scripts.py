@@ -6,29 +6,6 @@ from __future__ import annotations
 from cloudtrain.playbooks import installer, package_index
 from cloudtrain.playbooks.sh_functions import ASK, CONDA_PYTHON, LINK, TOLD
 
-VERSIONS = """\
-import json, platform
-try:
-    from importlib.metadata import version
-except ImportError:  # Python 3.7
-    import pkg_resources
-    version = lambda package: pkg_resources.get_distribution(package).version
-found = {"python": platform.python_version()}
-names = {
-    "tensorflow": ("tensorflow_cpu", "tensorflow_tpu", "tensorflow"),
-    "keras": ("keras",),
-    "tf_keras": ("tf_keras",),
-    "numpy": ("numpy",),
-}
-for name, packages in names.items():
-    for package in packages:
-        try:
-            found.setdefault(name, version(package))
-        except Exception:
-            pass
-print(json.dumps(found))
-"""
-
 DEBIAN = """\
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi

@@ -16,7 +16,7 @@ from cloudtrain.config import requirements
 from cloudtrain.core import paths, ship
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Node, Problem
-from cloudtrain.core.shell import Command, Step, command, script
+from cloudtrain.core.shell import Step, command, script
 from cloudtrain.playbooks import nvidia, scripts, tensorflow_releases, user_packages
 from cloudtrain.playbooks.user_packages import digest
 from cloudtrain.training.strategies import strategy_of
@@ -186,13 +186,6 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     if config.setup.keras == "3" and number < KERAS_3:
         text["setup.keras"] = f"TensorFlow {version} has no Keras 3, which requires 2.16 or later"
     return tuple(found(field=name, text=why) for name, why in text.items())
-
-
-def versions_command(config: ClusterConfig, node: Node) -> Command | None:
-    """Command that prints `{"python": "3.11.2", "tensorflow": "2.21.0", …}` without importing
-    TensorFlow. None if there is no environment."""
-    folder = bin_folder(config, node)
-    return command(f"{folder}/python", "-c", scripts.VERSIONS) if folder else None
 
 
 _RECIPE = 2

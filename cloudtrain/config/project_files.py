@@ -1,11 +1,14 @@
-"""The dependencies of a pyproject.toml, or a uv.lock, as a requirements file."""
+"""The dependencies of a pyproject.toml, a uv.lock or a run's record, as a requirements file."""
 
 from __future__ import annotations
 
+import json
+import re
 from importlib import import_module
 from typing import Any
 
-PROJECT, UV = "pyproject.toml", "uv.lock"
+PROJECT, UV, RUN = "pyproject.toml", "uv.lock", "run.json"
+FORMS = (PROJECT, UV, RUN)
 
 Key = tuple[str, str, str]
 """Name and version of a locked package, and one of its extras; "" is itself."""
@@ -16,8 +19,8 @@ def as_requirements(name: str, text: str) -> str | None:
     """Its dependencies, each in the line in which the file has it; None if they are elsewhere, or
     of a form that is not known."""
     try:
-        return _of_uv(text) if name == UV else _of_project(text)
-    except (KeyError, TypeError, AttributeError):
+        return {PROJECT: _of_project, UV: _of_uv, RUN: _of_run}[name](text)
+    except (KeyError, TypeError, AttributeError, ValueError):
         return None
 
 
@@ -59,6 +62,18 @@ def _of_uv(text: str) -> str | None:
         when = " or ".join(f"({each})" for each in sorted(sets))
         lines[start] = line if frozenset() in conditions else f"{line} ; {when}"
     return "".join(f"{line}\n" for line in lines)
+
+
+_SAFE = re.compile(r"[\w.-]+(==[\w.+!-]+| @ (git\+|hg\+)?(https|http|ssh)://[^\s@;]+(@\w+)?)")
+
+
+def _of_run(text: str) -> str | None:
+    """What all tasks of the run had (core/run_record.Environment). CUDA's libraries are left out:
+    `setup.tensorflow` decides on them. A node has written it, so it is read as such."""
+    found = [set(each["packages"]) for each in json.loads(text)["environments"]]
+    named = set.intersection(*found)
+    lines = sorted(line for line in named if not re.match(r"(pip==|nvidia-)", line))
+    return "".join(f"{line}\n" for line in lines if _SAFE.fullmatch(line)) or None
 
 
 def _needed(root: dict[str, Any], packages: list[dict[str, Any]]) -> dict[Key, list[Markers]]:

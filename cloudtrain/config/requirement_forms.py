@@ -48,7 +48,7 @@ def _of_file(config: ClusterConfig, file: RequirementFile) -> Iterator[Problem]:
         yield Problem(file=file.name, line=1, field="setup.requirements", text=whole)
         return
     of_code = requirements.of_code(config) is not None
-    if of_code and file.path.name in (project_files.PROJECT, project_files.UV):
+    if of_code and file.path.name in project_files.FORMS:
         text = "is no requirements file, which nodes read: `setup.install: .` installs the project"
         yield Problem(file=file.name, line=1, field="setup.requirements", text=text)
         return
@@ -84,10 +84,12 @@ _NO_LIST = (
 def _other_form(file: RequirementFile) -> str | None:
     """Text on what the whole file is, if it is not a requirements file."""
     name, text = file.path.name, file.text
-    if name in (project_files.PROJECT, project_files.UV) and text:
+    if name in project_files.FORMS and text:
         return None
     if name == project_files.PROJECT:
         return _NO_LIST
+    if name == project_files.RUN:
+        return "records no packages: name the run.json of a run that has an environment"
     kind = name if name in _EXPORT else _by_content(text)
     if kind in _EXPORT:
         return f"is a {kind}, which pip cannot read: name what {_EXPORT[kind]} writes"

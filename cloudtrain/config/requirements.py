@@ -168,7 +168,7 @@ def _read_one(config: ClusterConfig, path: Path, bounds_only: bool) -> Requireme
         why += "the path is relative to the config file, `code:PATH` to the delivered code"
         at = "setup.requirements"
         raise ConfigError([Problem(file=config.source, line=None, field=at, text=why)]) from None
-    if path.name in (project_files.PROJECT, project_files.UV):
+    if path.name in project_files.FORMS:
         text = project_files.as_requirements(path.name, text) or ""
     names = (os.path.relpath(path, config.folder.absolute()), str(path))
     return RequirementFile(path=path, name=min(names, key=len), text=text, bounds_only=bounds_only)

@@ -214,6 +214,16 @@ class NodeProof:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What tasks may import: the lock of a run, for later ones (config/project_files.py)."""
+
+    roles: tuple[str, ...]
+    python: str
+    packages: tuple[str, ...]
+    """`numpy==1.26.4`, or `name @ URL`; without those of folders, as the delivered code is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResumedFrom:
     """The landed checkpoint of another run, from which a run begins."""
 
@@ -252,6 +262,8 @@ class Run:
     """What its nodes computed before training; empty without `setup.tensorflow`."""
     doubts: tuple[Doubt, ...] = ()
     """Only of a run that succeeded."""
+    environments: tuple[Environment, ...] = ()
+    """As its last attempt began; empty if `setup:` needs none."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Role → its line with `${VAR}` for values, "" for all roles; only in this machine's record."""
 

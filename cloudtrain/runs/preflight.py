@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -26,11 +27,11 @@ from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Transport
-from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.run_record import Environment, Run, Task
 from cloudtrain.core.shell import Command
 from cloudtrain.core.ship import program
 from cloudtrain.node.probe import owner as port_owner
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import code_packages
 from cloudtrain.runs.node_talk import Conversation
 from cloudtrain.runs.tasks import node_of, save_run
 
@@ -42,33 +43,44 @@ TOKEN_SECONDS = 15.0
 """Time for the metadata service to learn of a new identity: AWS gives about that for IAM."""
 
 
+_COMPARED = frozenset({"python", "tensorflow", "keras", "tf-keras", "numpy"})
+_FATAL = frozenset({"tensorflow", "keras", "tf-keras"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    warnings: tuple[str, ...]
+    environments: tuple[Environment, ...]
+
+
 def preflight(
     tasks: Sequence[tuple[Task, Node]],
     transport: Transport,
     *,
-    versions: Callable[[Node], Command | None] = lambda node: None,
+    packages: Callable[[Node], Command | None] = lambda node: None,
     identity: Mapping[str, object] | None = None,
     running: Sequence[tuple[Task, str]] = (),
     folder: str = paths.ROOT,
     here: bool = False,
     timeout: float = 30.0,
-) -> tuple[str, ...]:
-    """Warnings; raises PreflightError with every problem, each naming its node and what to do.
+) -> Preflight:
+    """Raises PreflightError with every problem, each naming its node and what to do.
 
-    `versions` is a command that prints a JSON object of package → version, `identity` how a node
+    `packages` is a command that prints what node/packages.py does, `identity` how a node
     gets a token of its identity (`token_query`), `folder` where the task writes. `running` are
     tasks that serve already, with their addresses: reached, but not asked. `here`: the nodes share
     this machine's ports, and do not see who has them. A node that does not answer within `timeout`
     seconds is a problem by itself.
     """
-    asked: set[tuple[str, Command | None]] = set()
-    probes = []
+    asked: dict[tuple[str, Command | None], _Probe] = {}
+    probes, like = [], []
     for task, node in tasks:
-        command = versions(node)
+        command = packages(node)
         once = node.host or node.name, command  # nodes of a host have one environment
         own = program("probe", *(command.arguments if command and once not in asked else ()))
-        asked.add(once)
-        probes.append(_Probe(task=task, node=node, program=own, blamed="the probe failed: "))
+        probe = _Probe(task=task, node=node, program=own, blamed="the probe failed: ")
+        probes.append(probe)
+        like.append((task.role, asked.setdefault(once, probe)))
     _ask(probes, transport, {"folder": folder, "identity": identity}, running, timeout)
     findings = _Findings()
     alone = len(_cluster(probes)) + len(running) < 2
@@ -79,15 +91,27 @@ def preflight(
     taken = _ports(probes, findings.warnings if alone else findings.problems, here)
     if findings.problems:
         raise PreflightError(problems=findings.problems, taken=() if others else taken)
-    return tuple(f"{some(of)}: {text}" if of else text for of, text in findings.warnings)
+    warnings = (f"{some(of)}: {text}" if of else text for of, text in findings.warnings)
+    return Preflight(warnings=tuple(warnings), environments=_environments(like))
+
+
+def _environments(tasks: Iterable[tuple[str, _Probe]]) -> tuple[Environment, ...]:
+    """Those of the tasks, each of a role and the probe that was asked for its packages."""
+    roles: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}
+    for role, probe in tasks:
+        if probe.packages:
+            roles.setdefault((probe.python, probe.packages), {})[role] = None
+    return tuple(
+        Environment(roles=tuple(named), python=python, packages=packages)
+        for (python, packages), named in roles.items()
+    )
 
 
 def run_preflight(session: Session, run: Run) -> Run:
     """Run the preflight; returns the run, on other ports if other programs use some of its own."""
     while True:
         try:
-            preflight_attempt(session, run)
-            return run
+            return replace(run, environments=preflight_attempt(session, run))
         except PreflightError as error:
             moved = with_spare_ports(session, run, error.taken)
             if moved is None:
@@ -121,23 +145,27 @@ def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run 
     return replace(run, tasks=tuple(moved))
 
 
-def preflight_attempt(session: Session, run: Run, running: Sequence[tuple[Task, str]] = ()) -> None:
+def preflight_attempt(
+    session: Session, run: Run, running: Sequence[tuple[Task, str]] = ()
+) -> tuple[Environment, ...]:
     """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself.
-    `running`: tasks that serve already, with their addresses. Raises PreflightError."""
+    `running`: tasks that serve already, with their addresses. Returns what the tasks may import.
+    Raises PreflightError."""
     config = session.config
     with session.console.stage("preflight", len(run.tasks)) as stage:
-        warnings = preflight(
+        found = preflight(
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
-            versions=lambda node: tensorflow.versions_command(config, node),
+            packages=lambda node: code_packages.packages_command(config, node, run.code),
             identity=token_query(config),
             running=running,
             here=facts_of(config.provider).on_this_machine,
         )
         for task in run.tasks:
             stage.done(task.node)
-    for warning in warnings:
+    for warning in found.warnings:
         session.console.warn(warning)
+    return found.environments
 
 
 def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
@@ -177,7 +205,7 @@ class _NodeReport:
     """Bytes on its disk."""
     files: int
     versions: str | None = None
-    """JSON: package → version; nothing if the command failed, None if there was none."""
+    """What node/packages.py prints; nothing if the command failed, None if there was none."""
     identity: str | None = None
     """Why it gets no token of its identity; empty if it does, None if it has none."""
 
@@ -196,6 +224,9 @@ class _Probe(Conversation):
     answered: float = 0.0
     """When its first answer arrived, by the local clock."""
     versions: Mapping[str, str] | None = None
+    """Of what is compared between nodes; None if it was not asked."""
+    python: str = ""
+    packages: tuple[str, ...] = ()
     report: _NodeReport | None = None
     failed: Mapping[str, str] | None = None
 
@@ -203,7 +234,12 @@ class _Probe(Conversation):
         if self.report is None:
             self.report, self.answered = decode(_NodeReport, fact), moments.now()
             if self.report.versions is not None:
-                self.versions = json.loads(self.report.versions or "{}")
+                printed = json.loads(self.report.versions or '{"python": "none", "packages": []}')
+                self.python, self.packages = printed["python"], tuple(printed["packages"])
+                named = [line.partition("==")[::2] for line in self.packages]
+                parts = {re.sub("^tensorflow-(cpu|tpu)$", "tensorflow", n): v for n, v in named}
+                parts["python"] = self.python
+                self.versions = {name: parts[name] for name in _COMPARED & parts.keys()}
         else:
             self.failed = decode(_PeerReport, fact).failed
 
@@ -337,8 +373,7 @@ def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
     for package in packages:
         have = [(probe, (probe.versions or {}).get(package, "none")) for probe in answered]
         usual = Counter(version for _, version in have).most_common(1)[0][0]
-        fatal = package in ("tensorflow", "keras", "tf_keras")
-        into = findings.problems if fatal else findings.warnings
+        into = findings.problems if package in _FATAL else findings.warnings
         into.extend(
             (
                 (probe.node.name,),

@@ -15,6 +15,7 @@ from cloudtrain.config import read_secrets
 from cloudtrain.core import moments, paths, ship
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import (
+    CloudtrainError,
     DataError,
     NodeError,
     NodeUnreachable,
@@ -84,6 +85,8 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         create_part_folders(session, run, checkpoints)
     if unstarted:
         run = run_preflight(session, run)
+        if run.resumed_from and not again:
+            compare_packages(session, run, run.resumed_from.run)
     launches = task_launches(session.plan, run, inputs)
     if unstarted:
         run = prove_nodes(session, run, launches)
@@ -92,6 +95,24 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
     session = replace(session, transport=quick)
     return session, save_run(session, replace(run, state="running"))
+
+
+def compare_packages(session: Session, run: Run, earlier: str) -> None:
+    """Say which packages are not those of the run that this one resumes, if its record is here."""
+    try:
+        before = session.records.run(earlier).environments
+    except CloudtrainError:
+        return
+    had, has = (
+        {line for each in found for line in each.packages} for found in (before, run.environments)
+    )
+    other = sorted(had - has)
+    if other and has:
+        more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+        session.console.warn(
+            f"run {earlier} had {', '.join(other[:3])}{more}, this one has not: name its run.json "
+            "in `setup.requirements` for exactly its packages"
+        )
 
 
 def tasks_of_others(session: Session, run: Run) -> TaskSeen:

@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.shell import command
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import code_packages, tensorflow
 from cloudtrain.playbooks.apply import apply
 from tests.support.environments import quick_python
 from tests.support.lanes import Cases
@@ -322,11 +322,13 @@ def test_a_real_tensorflow_with_legacy_keras_and_tensorboard(tmp_path: Path) -> 
     nodes = [node(f"mnist-worker{i}", host="here", cache=cache) for i in range(2)]
     transport = HereTransport(tmp_path / "nodes")
     apply(lambda n: tensorflow.steps(wanted, n), nodes, transport, Remembered())
-    asked = tensorflow.versions_command(wanted, nodes[0])
+    asked = code_packages.packages_command(wanted, nodes[0], "none")
     assert asked is not None
-    versions = json.loads(transport.run(nodes[0], asked).stdout)
-    assert versions["tensorflow"].startswith("2.21.")
-    assert versions["tf_keras"].startswith("2.21.")
+    found = json.loads(transport.run(nodes[0], asked).stdout)["packages"]
+    versions = dict(line.split("==") for line in found)
+    assert versions["tensorflow-cpu"].startswith("2.21.")
+    assert versions["tf-keras"].startswith("2.21.")
+    assert {"scikit-learn", "numpy"} <= versions.keys(), "of the layer, and of what is below"
     text = """
 import tensorflow as tf, numpy as np
 layer = tf.keras.layers.Dense(1)

@@ -19,7 +19,7 @@ import pytest
 
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Node
-from cloudtrain.core.run_record import Task
+from cloudtrain.core.run_record import Environment, Task
 from cloudtrain.core.shell import Command, command, script
 from cloudtrain.runs.preflight import preflight
 from tests.support.streaming_here import Here, free_ports
@@ -70,7 +70,7 @@ def healthy(**changed: object) -> dict[str, object]:
 
 def test_a_healthy_cluster_passes_and_its_ports_are_free_again(here: Here) -> None:
     tasks = cluster()
-    assert preflight(tasks, here) == ()
+    assert preflight(tasks, here).warnings == ()
     for task, _ in tasks:
         with socket.socket() as again:
             again.bind(("", task.port))
@@ -80,7 +80,7 @@ def test_a_healthy_cluster_passes_and_its_ports_are_free_again(here: Here) -> No
 def test_the_ports_are_free_again_at_once_for_the_next_attempt(here: Here) -> None:
     tasks = cluster(2)
     for _ in range(3):
-        assert preflight(tasks, here) == ()
+        assert preflight(tasks, here).warnings == ()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "127.0.0.5", "::", "::1"])
@@ -107,7 +107,7 @@ def test_a_single_task_needs_no_port_and_is_only_warned(here: Here) -> None:
     with socket.socket() as other:
         other.bind(("", tasks[0][0].port))
         other.listen()
-        (warning,) = preflight(tasks, here)
+        (warning,) = preflight(tasks, here).warnings
     assert f"is in use by pid {os.getpid()}" in warning
 
 
@@ -120,7 +120,7 @@ def test_a_connection_left_in_time_wait_is_no_failure(here: Here) -> None:
         client.connect(server.getsockname())
         accepted, _ = server.accept()
         accepted.close()
-    assert preflight(tasks, here) == ()
+    assert preflight(tasks, here).warnings == ()
 
 
 def test_a_peer_behind_a_wrong_address_is_named_once_with_who_missed_it(here: Here) -> None:
@@ -178,7 +178,7 @@ def test_one_task_alone_must_have_its_port_and_reach_those_that_run(here: Here) 
     (mine, peer, closed) = cluster(3)
     both = [(task, node.internal) for task, node in (peer, closed)]
     with socket.create_server(("", peer[0].port)):
-        assert preflight([mine], here, running=both[:1]) == ()
+        assert preflight([mine], here, running=both[:1]).warnings == ()
         with pytest.raises(PreflightError) as unreachable:
             preflight([mine], here, running=both)
         with socket.create_server(("", mine[0].port)), pytest.raises(PreflightError) as taken:
@@ -189,7 +189,7 @@ def test_one_task_alone_must_have_its_port_and_reach_those_that_run(here: Here) 
 
 def test_an_evaluator_is_in_nobody_elses_cluster(here: Here) -> None:
     wrong = [(task, replace(node, internal="no.invalid")) for task, node in cluster(1, "evaluator")]
-    assert preflight([*cluster(2), *wrong], here) == ()
+    assert preflight([*cluster(2), *wrong], here).warnings == ()
 
 
 def test_a_node_that_hangs_is_named_and_the_others_are_still_judged(here: Here) -> None:
@@ -223,20 +223,21 @@ def test_a_probe_that_breaks_says_its_last_words(here: Here) -> None:
     assert problems(cluster(), here) == ["mnist-worker0: the probe failed: sh: broken pipe dream"]
 
 
-def versions_of(**by_name: dict[str, str]) -> Callable[[Node], Command]:
-    usual = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1"}
+def packages_of(**by_name: dict[str, str]) -> Callable[[Node], Command]:
+    usual = {"python": "3.11.2", "tensorflow-cpu": "2.21.0", "keras": "3.15.1"}
 
-    def versions(node: Node) -> Command:
-        return command("echo", json.dumps({**usual, **by_name.get(node.task, {})}))
+    def packages(node: Node) -> Command:
+        found = {**usual, **by_name.get(node.task, {})}
+        lines = [f"{name}=={found[name]}" for name in found if name != "python"]
+        return command("echo", json.dumps({"python": found["python"], "packages": lines}))
 
-    return versions
+    return packages
 
 
 def test_versions_that_differ_are_named_against_what_most_have(here: Here) -> None:
+    other = packages_of(worker2={"tensorflow-cpu": "2.20.0", "python": "3"})
     with pytest.raises(PreflightError) as raised:
-        preflight(
-            cluster(), here, versions=versions_of(worker2={"tensorflow": "2.20.0", "python": "3"})
-        )
+        preflight(cluster(), here, packages=other)
     assert str(raised.value) == (
         "mnist-worker2: tensorflow is 2.20.0 here, 2.21.0 on the other nodes:"
         " run `cloudtrain up` to make them equal"
@@ -244,22 +245,29 @@ def test_versions_that_differ_are_named_against_what_most_have(here: Here) -> No
 
 
 def test_other_packages_that_differ_are_only_warned_of(here: Here) -> None:
-    (warning,) = preflight(cluster(), here, versions=versions_of(worker1={"python": "3.12.1"}))
+    other = packages_of(worker1={"python": "3.12.1"})
+    (warning,) = preflight(cluster(), here, packages=other).warnings
     assert warning.startswith("mnist-worker1: python is 3.12.1 here, 3.11.2 on the other nodes")
 
 
 def test_an_environment_that_does_not_answer_has_none_of_the_packages(here: Here) -> None:
-    def versions(node: Node) -> Command:
-        return command("false") if node.index == 0 else versions_of()(node)
+    def packages(node: Node) -> Command:
+        return command("false") if node.index == 0 else packages_of()(node)
 
     with pytest.raises(PreflightError, match="mnist-worker0: tensorflow is none here"):
-        preflight(cluster(), here, versions=versions)
+        preflight(cluster(), here, packages=packages)
 
 
 def test_nodes_of_one_host_are_asked_for_their_versions_once(here: Here) -> None:
     tasks = [(task, replace(node, host="one")) for task, node in cluster()]
-    assert preflight(tasks, here, versions=versions_of()) == ()
-    assert sum("tensorflow" in line for line in here.ran) == 1
+    found = preflight(tasks, here, packages=packages_of(worker2={"extra": "1"}))
+    assert found.warnings == ()
+    assert sum("tensorflow" in line for line in here.ran) == 2, "worker2 has another environment"
+    lines = ("tensorflow-cpu==2.21.0", "keras==3.15.1")
+    assert found.environments == (
+        Environment(roles=("worker",), python="3.11.2", packages=lines),
+        Environment(roles=("worker",), python="3.11.2", packages=(*lines, "extra==1")),
+    )
 
 
 def test_a_clock_that_is_off_is_named(here: Here) -> None:
@@ -270,7 +278,7 @@ def test_a_clock_that_is_off_is_named(here: Here) -> None:
 
 def test_a_clock_that_is_off_less_than_half_a_minute_passes(here: Here) -> None:
     here.instead["mnist-worker1"] = answering(healthy(time=time.time() + 20), {"failed": {}})
-    assert preflight(cluster(), here) == ()
+    assert preflight(cluster(), here).warnings == ()
 
 
 def test_when_all_nodes_agree_on_another_time_this_machine_is_wrong(here: Here) -> None:
@@ -278,7 +286,7 @@ def test_when_all_nodes_agree_on_another_time_this_machine_is_wrong(here: Here) 
     for _, node in tasks:
         facts = healthy(time=time.time() + 3600)
         here.instead[node.name] = answering(facts, {"failed": {}})
-    (warning,) = preflight(tasks, here)
+    (warning,) = preflight(tasks, here).warnings
     assert warning == "the nodes' clocks are +3600 s off this machine's"
 
 
@@ -286,7 +294,7 @@ def test_a_disk_that_is_nearly_full_is_warned_of_once_for_each_host(here: Here) 
     tasks = [(task, replace(node, host="one")) for task, node in cluster(2)]
     for _, node in tasks:
         here.instead[node.name] = answering(healthy(free=200 * 10**6), {"failed": {}})
-    assert preflight(tasks, here) == ("mnist-worker0: only 200 MB free on its disk",)
+    assert preflight(tasks, here).warnings == ("mnist-worker0: only 200 MB free on its disk",)
 
 
 def test_a_node_without_python_is_named_with_what_to_install(here: Here, tmp_path: Path) -> None:
@@ -329,4 +337,4 @@ def test_a_banner_on_stdout_is_passed_over(here: Here) -> None:
         'echo Welcome; echo 7; read -r order; printf "%s\\n" "$1"; cat >/dev/null',
         json.dumps(healthy()) + '\n{"failed": {}}',
     )
-    assert preflight(tasks, here) == ()
+    assert preflight(tasks, here).warnings == ()

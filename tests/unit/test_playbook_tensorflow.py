@@ -12,7 +12,7 @@ from cloudtrain.config import load
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import Accelerator, ClusterConfig
 from cloudtrain.core.shell import Step, command, script
-from cloudtrain.playbooks import scripts, tensorflow, tensorflow_releases
+from cloudtrain.playbooks import code_packages, scripts, tensorflow, tensorflow_releases
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import config, files
 
@@ -134,7 +134,7 @@ def test_a_local_node_never_changes_the_users_own_machine() -> None:
 def test_nothing_asked_is_nothing_done() -> None:
     assert tensorflow.steps(config(), node()) == ()
     assert tensorflow.bin_folder(config(), node()) is None
-    assert tensorflow.versions_command(config(), node()) is None
+    assert code_packages.packages_command(config(), node(), "none") is None
 
 
 def test_packages_alone_make_an_environment_without_tensorflow() -> None:

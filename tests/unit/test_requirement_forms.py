@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,25 @@ def test_a_lock_of_uv_is_read_as_uv_exports_it(tmp_path: Path) -> None:
     local = LOCK.replace('{ git = "https://example.org/deep.git?rev=main#abc" }', '{ path = "x" }')
     (problem,) = said(tmp_path, local, "uv.lock")
     assert "`uv export --frozen" in problem
+
+
+def record(*environments: list[str]) -> str:
+    return json.dumps({"id": "1", "environments": [{"packages": each} for each in environments]})
+
+
+def test_the_record_of_a_run_names_the_packages_that_all_of_it_had(tmp_path: Path) -> None:
+    both = ["numpy==1.26.4", "torch==2.0.0+cu118", "mine @ git+https://e.org/a@abc", "pip==25"]
+    hostile = ["six==1\n--index-url https://evil", "-r x", "a @ file:///etc", "x==1 ; y"]
+    text = record([*both, *hostile, "nvidia-cudnn-cu12==9", "a==1"], [*both, *hostile, "a==2"])
+    assert said(tmp_path, text, "run.json") == []
+    made = config(requirements="run.json", source=str(tmp_path / "m.yaml"))
+    assert list(requirements.lines(made)) == [both[2], both[0], both[1]]
+
+
+@pytest.mark.parametrize("text", [record(), record([]), "{}", "[]", "{", '{"environments": 3}'])
+def test_a_record_without_packages_is_refused(tmp_path: Path, text: str) -> None:
+    (problem,) = said(tmp_path, text, "run.json")
+    assert "run.json:1: setup.requirements: records no packages" in problem
 
 
 @pytest.mark.parametrize(
