@@ -56,6 +56,7 @@ class AzureStandIn(World):
     # ── What tests do ────────────────────────────────────────────────────────
 
     def holdings(self) -> list[str]:
+        self.await_nodes()
         with self.lock:
             self.tick()
             return sorted(_words(one) for one in self.things.values())

@@ -306,6 +306,13 @@ class World:
         self._at_work[name] = threading.Thread(target=run, daemon=True)
         self._at_work[name].start()
 
+    def await_nodes(self) -> None:
+        """Until what was begun elsewhere is done: on a busy machine a thread starts late."""
+        with self.lock:
+            threads = tuple(self._at_work.values())
+        for thread in threads:
+            thread.join()
+
     # ── Words ────────────────────────────────────────────────────────────────
 
     def stamp(self, when: float | None = None) -> str:
