@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable, StepFailed
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out

@@ -10,13 +10,14 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from cloudtrain.core import paths
 from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.shell import Step, script

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cloudtrain.core import paths
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.paths import some

@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from cloudtrain.config.env_file import secret_of
 from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.shell import Secret

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from cloudtrain.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import Literal
@@ -15,6 +14,7 @@ from cloudtrain.catalog import cuda
 from cloudtrain.config import requirements
 from cloudtrain.core import paths, ship
 from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import ClusterConfig, Node, Problem
 from cloudtrain.core.shell import Step, command, script
 from cloudtrain.playbooks import nvidia, scripts, tensorflow_releases, user_packages

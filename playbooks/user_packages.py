@@ -12,7 +12,6 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -20,6 +19,7 @@ from typing import Protocol
 from cloudtrain.config import requirements
 from cloudtrain.config.requirements import Delivered
 from cloudtrain.core import ship
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.shell import Step, script
 from cloudtrain.playbooks import package_index, scripts

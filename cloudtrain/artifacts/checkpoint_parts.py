@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, normpath
 
 from cloudtrain.artifacts.inventory import Answer, Inventory, Wanted, run_checked, take_inventory
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.shell import script

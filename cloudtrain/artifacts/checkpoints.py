@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from posixpath import basename, dirname, normpath
 from typing import IO
 
@@ -31,6 +31,7 @@ from cloudtrain.artifacts.inventory import (
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.uploads import lock_of, revealed, valid_for
 from cloudtrain.core import paths, ship
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, NodeError, StoreError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.parallel import fan_out

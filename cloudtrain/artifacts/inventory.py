@@ -7,10 +7,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import NodeError, NotLanded
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import is_inside, shown

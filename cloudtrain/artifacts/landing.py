@@ -6,7 +6,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
 
@@ -15,6 +15,7 @@ from cloudtrain.artifacts.inventory import Inventory, Stop, Wanted, checksums, t
 from cloudtrain.artifacts.manifest import Checkpoint, ManifestWriter, OwnManifests
 from cloudtrain.artifacts.uploads import Upload, store_files
 from cloudtrain.core import paths
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CloudtrainError,
     NodeUnreachable,

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.core.codec import PATH, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, StoreError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import shown

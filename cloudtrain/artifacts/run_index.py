@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import shown

@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
 from cloudtrain.artifacts.download import verified
@@ -18,6 +17,7 @@ from cloudtrain.artifacts.manifest import ManifestWriter
 from cloudtrain.artifacts.uploads import Upload, lock_of, revealed, upload_from_node, valid_for
 from cloudtrain.core import paths
 from cloudtrain.core.codec import PATH, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import is_inside, shown

@@ -11,12 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import IO, Any
 
 from cloudtrain.artifacts.inventory import AnswerLines, Stop, checksums, failed, json_line
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown

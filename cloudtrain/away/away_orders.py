@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.artifacts.run_index import StoredRuns
@@ -22,6 +22,7 @@ from cloudtrain.away.published import AwayState, write_state
 from cloudtrain.away.signatures import NOT_SIGNED, SigningKey
 from cloudtrain.cluster.place_choice import each_account
 from cloudtrain.cluster.session import Handle, open_session
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, NotLanded, StoreError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.paths import some

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cloudtrain.away.desk_cluster import ROLE
 from cloudtrain.away.published import AwayState, Published
@@ -18,6 +18,7 @@ from cloudtrain.cluster.session import (
     store_at,
 )
 from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, NoBucketError, UsageError
 from cloudtrain.core.model import Away, ClusterConfig, Node
 from cloudtrain.core.partial_list import PartialList

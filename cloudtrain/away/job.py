@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -13,6 +13,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.config import requirements
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import ConfigError, StepFailed
 from cloudtrain.core.model import (
     Away,

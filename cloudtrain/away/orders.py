@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +26,7 @@ from cloudtrain.away.signatures import (
     signed_text,
 )
 from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.core.owner import login
 from cloudtrain.core.protocols import ArtifactStore

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -25,6 +25,7 @@ from cloudtrain.away.signatures import (
     signed_text,
 )
 from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, StoreError
 from cloudtrain.core.paths import shown
 from cloudtrain.core.protocols import ArtifactStore

@@ -9,11 +9,12 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.core.codec import decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CredentialsError, StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.retry import Retry

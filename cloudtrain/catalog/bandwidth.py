@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Plan
 
 

@@ -6,11 +6,11 @@ One row each, with its source and the date on which that was read; docs/machines
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import date
 
 from cloudtrain.catalog import gpus
 from cloudtrain.catalog.gpus import Release
+from cloudtrain.core.dataclass import dataclass
 
 _READ = date(2026, 11, 22)
 

@@ -7,9 +7,10 @@ One row each, with its source and the date on which that was read; docs/machines
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import date
 from typing import Literal
+
+from cloudtrain.core.dataclass import dataclass
 
 Capability = tuple[int, int]
 """CUDA's compute capability: (8, 9)."""

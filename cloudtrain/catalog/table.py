@@ -7,12 +7,12 @@ import csv
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import Accelerator
 from cloudtrain.core.paths import cache_folder
 from cloudtrain.core.protocols import MachineFacts

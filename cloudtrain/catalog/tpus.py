@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 
 from cloudtrain.core.cloud import TpuFamily, cloud_of
+from cloudtrain.core.dataclass import dataclass
 
 HOSTS = 64
 """Most hosts of a slice: one request has the first-boot data of all, 3 KB each, and the metadata of

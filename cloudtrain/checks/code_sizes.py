@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.playbooks import folder as code_folder

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.checks.commands import command_problems, launched, too_long, unfilled
@@ -19,6 +19,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.config import read_secrets
 from cloudtrain.config.location import placed
 from cloudtrain.core.cloud import SshService, cloud_of, facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,

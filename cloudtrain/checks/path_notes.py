@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 from cloudtrain.config.location import place_in_file
 from cloudtrain.config.requirements import lines
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.store_kinds import BucketUri, uris_of
 

@@ -6,11 +6,11 @@ import difflib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.playbooks import folder

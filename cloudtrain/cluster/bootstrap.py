@@ -7,9 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CloudError,
     HostKeyMismatch,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from cloudtrain.config import load_again
 from cloudtrain.config.location import place_in_file
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.core.events import Line, Made, known_end, nodes_requested, nodes_standing
 from cloudtrain.core.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cloudtrain.cluster.ownership import (
@@ -40,6 +40,7 @@ from cloudtrain.console.times import clock
 from cloudtrain.core import fence, moments
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, ConfigError, LeasedError, NoBucketError, if_told
 from cloudtrain.core.events import generations
 from cloudtrain.core.model import ClusterConfig, Holding, Node, Owner, is_being_created

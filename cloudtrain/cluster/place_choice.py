@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from cloudtrain.config import with_candidate
 from cloudtrain.console.forwarding import WaitingConsole
 from cloudtrain.console.times import duration
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CapacityError,
     CloudError,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, repeat
 
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda, gpus, tpus
 from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import DEFAULT_PORT, ON_DEMAND, ClusterConfig, Node, NodePlan, Plan
 from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console

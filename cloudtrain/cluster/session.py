@@ -7,7 +7,7 @@ import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +15,7 @@ from cloudtrain.cluster.ownership import refuse_other_owners
 from cloudtrain.cluster.plan import make_plan, on_demand
 from cloudtrain.config import from_json, to_json, with_environment_defaults
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import PurePosixPath
 
 from cloudtrain.catalog import gpus
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import Plan
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import Secret

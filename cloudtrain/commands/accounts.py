@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import ClassVar
 
 from cloudtrain.checks.node_notes import overdue, without_end
@@ -15,6 +14,7 @@ from cloudtrain.cluster.session import missing_extra, open_provider, recorded_co
 from cloudtrain.commands.gpus import GpuMachine
 from cloudtrain.core import errors, moments
 from cloudtrain.core.cloud import Cloud, facts_of, providers
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.events import Event
 from cloudtrain.core.model import ClusterConfig, Holding, MachineType, Node
 from cloudtrain.core.owner import matches_owner

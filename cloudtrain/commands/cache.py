@@ -4,11 +4,11 @@ records of clusters; their removal."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.cluster.session import open_provider, recorded_config
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.store_kinds import kind_of

@@ -6,9 +6,9 @@ import time
 from calendar import timegm
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.money.node_hours import CostSoFar, node_hours, total

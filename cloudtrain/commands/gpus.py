@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 
 from cloudtrain.catalog import as_of, availability, region_of
@@ -12,6 +11,7 @@ from cloudtrain.catalog.gpus import GPUS, NEWEST, Gpu, canonical_name, fit
 from cloudtrain.catalog.offers import Offer, offered_kinds, offers
 from cloudtrain.catalog.region_names import similarity
 from cloudtrain.core.cloud import EVERYWHERE, clouds
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import MARKETS, Accelerator, Market
 from cloudtrain.money.estimate import STALE_AFTER

@@ -6,9 +6,9 @@ import difflib
 import re
 import secrets
 import string
-from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.paths import PACKAGE
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudtrain.artifacts.run_index import LandedLogs
@@ -15,6 +14,7 @@ from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.console import times
 from cloudtrain.console.times import clock as clock_time
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import LockedError, StoreError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 
 from cloudtrain.away.desk_cluster import away_notes
@@ -27,6 +26,7 @@ from cloudtrain.cluster.plan import (
 )
 from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.config.location import location_of, placed
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.datasets.estimates import landing_rate, reading_rate

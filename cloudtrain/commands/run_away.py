@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cloudtrain.away import desk_cluster
 from cloudtrain.away.away_orders import nodes_left, process_there, refuse_to_lose_keys
@@ -41,6 +41,7 @@ from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.up import up
 from cloudtrain.config import read_secrets
 from cloudtrain.core import errors, moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Away, ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from cloudtrain.cluster.session import (
     Handle,
@@ -13,6 +12,7 @@ from cloudtrain.cluster.session import (
     recorded_config,
     write_ssh_config,
 )
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import Node, NodePlan
 from cloudtrain.core.parallel import fan_out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checks.node_notes import cost_of, overdue, without_end
 from cloudtrain.core import errors, moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.run_record import Run
 from cloudtrain.money.node_hours import CostSoFar

@@ -11,13 +11,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.artifacts.event_files import MARK, copy_from_node, copy_landed, event_files
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
 from cloudtrain.core import own_python
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.extras import install_hint
 from cloudtrain.core.model import ClusterConfig, Node

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from cloudtrain.core.dataclass import dataclass
 
 Tree = Mapping[str, Any]
 """A document: the text of each value that is no list or mapping."""

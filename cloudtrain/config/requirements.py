@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from cloudtrain.config import project_files
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.node.requirement_lines import decoded, numbered, other_file

@@ -6,7 +6,7 @@ change, whether it may be a user's default, and how nodes are compared. `rows` l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.yaml_source import Block, is_empty
 from cloudtrain.core.cloud import clouds
+from cloudtrain.core.dataclass import dataclass, field
 
 Kind = Literal["next run", "live", "replace", "down first"]
 

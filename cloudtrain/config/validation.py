@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,6 +25,7 @@ from cloudtrain.config.yaml_source import (
     value_at,
     variables,
 )
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Problem
 from cloudtrain.node.key_shapes import given_keys, is_no_key, kind_of_key, looks_like_key_name
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import yaml
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import Problem
 
 MAX_BYTES = 1024 * 1024

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
+
+from cloudtrain.core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cloudtrain.console.screen import Screen

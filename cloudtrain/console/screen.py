@@ -7,11 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
 from cloudtrain.console.lines import LogLines
 from cloudtrain.core import protocols
+from cloudtrain.core.dataclass import dataclass, field
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
 _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}

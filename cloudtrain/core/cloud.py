@@ -10,11 +10,11 @@ import functools
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from types import ModuleType
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import Market, Provisioning
 from cloudtrain.core.store_kinds import kind_of
 

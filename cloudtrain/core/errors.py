@@ -42,9 +42,9 @@ The exit codes are a public interface: docs/commands.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.paths import some
 
 if TYPE_CHECKING:

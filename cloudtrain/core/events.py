@@ -20,10 +20,11 @@ exists. Within one cluster, the meaning of a milestone depends on the question:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, ClassVar, TypeGuard
 
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.dataclass import dataclass, field
 
 Line = Mapping[str, Any]
 """One line of events.jsonl."""

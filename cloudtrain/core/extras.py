@@ -10,11 +10,11 @@ import json
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cloudtrain.core import paths
+from cloudtrain.core.dataclass import dataclass
 
 PACKAGE = "cloudtrain"
 PROJECT = paths.PACKAGE.resolve().parent

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from cloudtrain.core.dataclass import dataclass
 
 SUFFIX = ".metrics.jsonl"
 """Of a task's samples, beside its log."""

@@ -8,11 +8,11 @@ tuples. Durations are seconds, sizes bytes unless a name says otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from cloudtrain.core.codec import PATH
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.shell import Secret
 from cloudtrain.core.task_id import TaskId
 

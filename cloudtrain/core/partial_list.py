@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from cloudtrain.core.dataclass import dataclass
 
 T = TypeVar("T")
 

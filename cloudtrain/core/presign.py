@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.shell import Secret
 
 

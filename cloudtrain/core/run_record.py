@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.task_id import TaskId
 
 ATTEMPT_NUMBER = {"ge": 0, "le": 10_000}

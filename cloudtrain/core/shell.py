@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from cloudtrain.core.dataclass import dataclass
 
 
 class Secret:

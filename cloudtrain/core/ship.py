@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from functools import cache
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.shell import Command, script
 
 PACKAGE = "cloudtrain.node"

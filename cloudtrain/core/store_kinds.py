@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import ClusterConfig
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from cloudtrain.core.dataclass import dataclass
 
 CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 ROLE_NAME = re.compile(r"[a-z]([a-z0-9]{0,13}[a-z])?\Z")

@@ -7,12 +7,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import DataSource, Node
 from cloudtrain.core.parallel import fan_out

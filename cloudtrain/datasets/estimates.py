@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 from cloudtrain.catalog import machine_type
 from cloudtrain.core.cloud import Cloud, Egress, cloud_of, clouds, facts_of
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.datasets.dataset import DataFile

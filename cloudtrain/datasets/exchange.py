@@ -7,11 +7,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from typing import Any, Protocol
 
 from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line
 from cloudtrain.artifacts.uploads import revealed
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import shown

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -20,6 +19,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.transport import RequestsTransport
 
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.config import load, other_tools
@@ -13,6 +13,7 @@ from cloudtrain.config.hosts_ini import Ini
 from cloudtrain.config.other_tools import IMPORTED, ImportedKind
 from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation, parse, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of, providers
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.network import is_loopback

@@ -10,10 +10,10 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.core.cloud import providers
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.containers import Container, put_containers, put_gpus

@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import put_image
 from cloudtrain.importers.command_line import (

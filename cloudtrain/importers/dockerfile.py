@@ -8,9 +8,10 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import add_packages, put_image
 from cloudtrain.importers.draft import Draft

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 from cloudtrain.config.sections import section_at
 from cloudtrain.config.yaml_source import Path as FieldPath
 from cloudtrain.config.yaml_source import dotted, shown
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.importers.placed_code import PlacedCode

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.importers.values import Value
 
 

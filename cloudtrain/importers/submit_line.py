@@ -6,10 +6,10 @@ https://cloud.google.com/sdk/gcloud/reference/ai/custom-jobs/create"""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 
 from cloudtrain.config.other_tools import IMPORTED, ImportedKind
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.values import Value

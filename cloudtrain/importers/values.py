@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cloudtrain.config.fields import is_null
 from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree, dotted, shown
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import Problem
 

@@ -6,9 +6,9 @@ price that is not known as the price on demand."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from cloudtrain.core.cloud import Cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.events import Line
 from cloudtrain.money.estimate import NodePrice, total
 from cloudtrain.money.node_hours import CostSoFar, NodeHours, charged_hours, lasts

@@ -4,12 +4,13 @@ allows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability
 from cloudtrain.core.cloud import cloud_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
 from cloudtrain.money import node_parts
 from cloudtrain.money.node_hours import lasts

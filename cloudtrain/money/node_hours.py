@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.events import (
     BudgetContinued,
     CleanupFailed,

@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.checks.script_code import facts_in, scripts_of
 from cloudtrain.cluster.session import Handle
 from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.metrics import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Endpoints, Limits, Network, NodeGroup

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from cloudtrain.artifacts.manifest import Manifest, is_record
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.metrics import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.core.model import Artifact, ClusterConfig

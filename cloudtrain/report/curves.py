@@ -8,10 +8,10 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.metrics import GPU_RESTS, Line, Sample, Unit, counts, unit_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import RunAttempt, Task

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cloudtrain.core.codec import UNIX_TIME
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.run_record import Run
 from cloudtrain.money.node_hours import CostSoFar
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.run_index import LandedLogs
 from cloudtrain.console.lines import clean
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, StoreError
 from cloudtrain.core.events import Line as JournalLine
 from cloudtrain.core.metrics import SUFFIX, Line, Sample, read_samples, samples_in

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import first_task, serving_tasks
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Collectives, Task

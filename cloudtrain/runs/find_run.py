@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 
 from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint, torn_part
@@ -20,6 +19,7 @@ from cloudtrain.cluster.session import (
     store_at,
 )
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, DataError, LockedError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import ArtifactStore, Console

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from cloudtrain.core import events, own_python
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import InvalidRecord, decode
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Limits
 from cloudtrain.core.protocols import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cloudtrain.artifacts.land import Pending, by_folder
 from cloudtrain.artifacts.landing import own_manifests
@@ -23,6 +23,7 @@ from cloudtrain.cluster.provision import (
 from cloudtrain.cluster.session import Handle, Session
 from cloudtrain.config.location import place_in_file
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, UsageError
 from cloudtrain.core.events import (
     ClusterEnd,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cloudtrain.artifacts.land import Pending, by_folder, land_so_far
 from cloudtrain.cluster.lifetime import budget_now, refusal
@@ -19,6 +19,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.console.forwarding import BackgroundConsole
 from cloudtrain.console.times import duration
 from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import (
     CapacityError,
     CloudError,

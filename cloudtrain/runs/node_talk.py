@@ -6,13 +6,13 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
 from cloudtrain.artifacts.inventory import json_line, last_line
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import text_of
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport

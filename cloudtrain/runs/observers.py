@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from posixpath import normpath
 
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
@@ -13,6 +12,7 @@ from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.cluster.lifetime import budget_now
 from cloudtrain.cluster.session import Session
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.parallel import fan_out

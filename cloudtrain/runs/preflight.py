@@ -14,7 +14,7 @@ import secrets
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -23,6 +23,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import cloud_of, facts_of
 from cloudtrain.core.codec import decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.paths import some

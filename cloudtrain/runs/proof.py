@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -21,6 +21,7 @@ from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.core import paths
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, figure

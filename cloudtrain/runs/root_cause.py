@@ -6,8 +6,9 @@ import re
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, never_served, serves

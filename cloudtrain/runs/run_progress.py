@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
 from cloudtrain.console.lines import clean
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.metrics import (
     GPU_RESTS,
     Line,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import MovesAgain, NothingMoves, nothing_moves
 from cloudtrain.core.metrics import GPU_RESTS, Sample

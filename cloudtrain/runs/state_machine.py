@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
 from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW, Retry

@@ -8,9 +8,9 @@ command begins anew with what it sees. docs/internals/states.md is generated fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import NodeState
 from cloudtrain.core.run_record import Run
 

@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
@@ -14,6 +13,7 @@ from typing import BinaryIO
 from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.console.lines import LogLines, clean
 from cloudtrain.core import metrics, moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Console, Transport

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal, cast, get_args
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.paths import runs_folder
 from cloudtrain.core.protocols import Completed

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from cloudtrain.artifacts.checkpoints import put_checkpoints
@@ -20,6 +20,7 @@ from cloudtrain.cluster.session import Session, in_order
 from cloudtrain.cluster.task_launch import task_launch
 from cloudtrain.console.forwarding import BackgroundConsole
 from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import AddressTakenError, CloudConfigError, CloudtrainError
 from cloudtrain.core.events import TaskRestartBegun
 from cloudtrain.core.model import Identity, Node

@@ -10,12 +10,13 @@ import socket
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from cloudtrain.cluster.session import open_provider, recorded_config
 from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.paths import cache_folder

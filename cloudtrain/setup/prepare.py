@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from cloudtrain.cluster.session import Session, is_of_the_nodes_cloud
 from cloudtrain.config import requirements
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, NodesError, NotLanded, StepFailed
 from cloudtrain.core.model import Node
 from cloudtrain.core.shell import Step

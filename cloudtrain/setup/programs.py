@@ -7,11 +7,11 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line
 from cloudtrain.core.codec import UNIX_TIME
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import DataSource, Node
 from cloudtrain.core.presign import PresignedRequest

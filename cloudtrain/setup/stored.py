@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.uploads import Upload, upload_from_node
 from cloudtrain.core import moments
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import ArtifactStore, Transport

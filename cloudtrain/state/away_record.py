@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import Problem
 from cloudtrain.state import Records

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from cloudtrain.core.codec import decode
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.moments import MOMENTS, OFF
 from cloudtrain.state.files import write_whole

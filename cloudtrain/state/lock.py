@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudtrain.core import moments
 from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import LockedError
 from cloudtrain.core.retry import CLOCK, Clock, Retry
 from cloudtrain.state.files import DiskFull, make_folder, named_faults, write_whole

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
 
 from cloudtrain.core.cloud import clouds
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.extras import install_hint
 from cloudtrain.core.protocols import StoreBackend

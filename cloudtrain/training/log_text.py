@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from cloudtrain.core.dataclass import dataclass
 
 LINES_SHOWN = 12
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.run_record import Run, Task
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from cloudtrain.config.location import location_of
 from cloudtrain.core.codec import InvalidRecord, decode
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UntrustedError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.network import is_of_the_user

@@ -14,13 +14,13 @@ import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from cloudtrain.config import requirements, with_candidate
 from cloudtrain.config.cloud_rules import asked_at
 from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.network import ServiceHost, host_of, is_below, is_loopback, named_host

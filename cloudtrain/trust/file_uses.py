@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cloudtrain.config import with_candidate
 from cloudtrain.config.yaml_source import scalars, variables
 from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.model import ClusterConfig
 
 

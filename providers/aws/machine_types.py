@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from cloudtrain import catalog
 from cloudtrain.catalog.gpus import canonical_name, is_same_accelerator
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import if_told
 from cloudtrain.core.model import Accelerator, NodePlan, Plan
 from cloudtrain.core.protocols import MachineFacts

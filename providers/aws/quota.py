@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import MachineType, Plan
 from cloudtrain.core.protocols import Allowance

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CapacityError, CloudConfigError, CloudError
 from cloudtrain.core.model import Plan, Provisioning
 from cloudtrain.providers.aws import xml

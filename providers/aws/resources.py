@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from cloudtrain.core import fence
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import BusyError, NotFoundError, raise_all
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.aws import listing, network, requests, xml

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudError, CloudtrainError, if_told
 from cloudtrain.core.model import Plan
 from cloudtrain.core.partial_list import SpotEvidence

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,

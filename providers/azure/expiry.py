@@ -13,10 +13,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,

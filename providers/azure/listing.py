@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import BusyError, CapacityError, CloudError, Scope
 from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.core.partial_list import NotAsked

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from cloudtrain import catalog
 from cloudtrain.catalog import gpus
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Accelerator, NodePlan
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.azure.client import ArmClient

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,

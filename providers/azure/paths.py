@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
+
+from cloudtrain.core.dataclass import dataclass
 
 VERSIONS = (
     (r"/providers/microsoft\.resourcegraph/", "2024-04-01"),

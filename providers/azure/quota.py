@@ -10,9 +10,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import MachineType, NodePlan
 from cloudtrain.core.partial_list import PartialList
 from cloudtrain.core.protocols import Allowance

@@ -8,8 +8,8 @@ https://learn.microsoft.com/azure/virtual-machines/capacity-reservation-overallo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CapacityError, CloudConfigError
 from cloudtrain.core.model import NodePlan, Plan, Provisioning
 from cloudtrain.providers.azure import paths

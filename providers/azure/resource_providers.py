@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudError, PermissionsError
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.protocols import Journal

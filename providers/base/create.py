@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Generic, TypeVar, cast
 
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import (
     CapacityError,
     CloudError,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import MachineType, Node, NodePlan, Owner, Plan
 from cloudtrain.core.partial_list import PartialList, SpotEvidence

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudConfigError, CloudError
 from cloudtrain.core.model import Plan
 from cloudtrain.providers.base.driver import CloudDriver, ConfirmsEnds, Vm

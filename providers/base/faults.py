@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     BusyError,
     CapacityError,

@@ -7,7 +7,6 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 from libcloud.common.base import Connection, Response
 
 from cloudtrain.core import moments, recorder
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudConfigError, TransientError
 from cloudtrain.providers.base.faults import Table, seconds
 from cloudtrain.providers.base.timing import require_network

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import NameTakenError, Scope
 from cloudtrain.core.model import Owner, Plan
 from cloudtrain.core.owner import login

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CreatedAnewError, NotAskedError
 from cloudtrain.core.model import Owner, is_being_created
 from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudError, NoNetworkError, RateError, TransientError
 from cloudtrain.core.network import HINT, no_network
 from cloudtrain.core.retry import CLOCK, NODE_LISTED, Clock, Retry, poll_until, report_wait

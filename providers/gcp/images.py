@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
 from cloudtrain.catalog import gpus
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudConfigError, NotFoundError, PermissionsError
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.machine_types import Shape

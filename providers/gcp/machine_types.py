@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability
 from cloudtrain.catalog.gpus import canonical_name, is_same_accelerator
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudConfigError
 from cloudtrain.core.model import Accelerator, NodePlan
 from cloudtrain.core.protocols import MachineFacts

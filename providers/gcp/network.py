@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import Plan

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,

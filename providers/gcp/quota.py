@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import MachineType, Market, NodePlan, Plan
 from cloudtrain.core.partial_list import PartialList
 from cloudtrain.core.protocols import Allowance

@@ -10,8 +10,8 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import Network, NodePlan, Owner
 from cloudtrain.providers.base import labels

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.catalog.tpus import tpu_type
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import (
     BusyError,
     CapacityError,

@@ -10,12 +10,12 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import paramiko
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.core.model import Host, SshProxy
 from cloudtrain.core.retry import HOST_ANSWER, Retry

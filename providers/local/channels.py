@@ -12,11 +12,12 @@ import struct
 import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
+
+from cloudtrain.core.dataclass import dataclass
 
 CHUNK = 1 << 16
 HUNG_UP = -1

@@ -24,10 +24,10 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.providers.local import linux
 from cloudtrain.providers.local.linux import CLONE_NEWUSER, checked, libc
 

@@ -14,11 +14,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.core import own_python
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, NodeError, NodeUnreachable, raise_all
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until

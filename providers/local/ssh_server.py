@@ -15,7 +15,6 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -30,6 +29,7 @@ from paramiko.common import (
 )
 from paramiko.sftp import SFTP_FAILURE, SFTP_OK
 
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.retry import Retry
 from cloudtrain.providers.local import processes
 from cloudtrain.providers.local.channels import Reaper, SessionChannel, TunnelChannel

@@ -7,12 +7,12 @@ import hashlib
 import hmac
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from cloudtrain.core import moments
+from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.core.retry import Clock
 from cloudtrain.core.shell import Secret
