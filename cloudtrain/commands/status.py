@@ -272,7 +272,7 @@ def on_record(name: str) -> ClusterStatus:
         holder=records.holder(),
         runs=runs,
         faults=faults,
-        idle=_idle(records),
+        idle=_idle(records, limits),
         budget=budget,
         deadline=deadline,
         is_away=records.is_away(),
@@ -293,10 +293,15 @@ def _activity(records: Records, run: Run) -> dict[str, Any]:
     }
 
 
-def _idle(records: Records) -> IdleState | None:
+def _idle(records: Records, limits: object) -> IdleState | None:
     """State of `limits.idle`; None if no process sees to it, unless it has failed: then without
     `due`, as a command tries again."""
-    from cloudtrain.runs.idle import idle_state
+    from cloudtrain.core.events import down_fault
+
+    limited = isinstance(limits, dict) and limits.get("idle") is not None
+    if not records.is_open() or not (limited or down_fault(records.events())):
+        return None
+    from cloudtrain.runs.idle import idle_state  # slow to import
 
     found = idle_state(records)
     if found is None or records.idle_process() is not None:
