@@ -224,7 +224,7 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
 
 def tables() -> str:
     text = table("The file", ConfigFile)
-    for name in ConfigFile.model_fields:
+    for name in ConfigFile.names():
         section = section_at((name,))
         if section and name != "ordered":  # as any_of
             title = ANY_OF if name in LISTS else name + section.below
@@ -280,7 +280,7 @@ def table(title: str, section: type[Section]) -> str:
         facts = [] if kind == "section" else [kind]
         facts += [f"default {default}"] if default not in ("–", "off") else []
         shown = f" ({'; '.join(facts)})" if facts else ""
-        alike.setdefault(str(field.description), []).append(f"`{name}`{shown}")
+        alike.setdefault(str(field.meaning), []).append(f"`{name}`{shown}")
     lines += [item(f"{', '.join(names)}: {meaning}") for meaning, names in alike.items()]
     return "\n".join(lines) + "\n"
 

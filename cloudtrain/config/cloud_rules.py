@@ -266,7 +266,7 @@ def _run_time(file: ConfigFile, cloud: Cloud, role: str, market: Market) -> Foun
     shortest, longest = cloud.run_times[market]
     limits, given = file.limits, "max_lifetime"
     lifetime = Limits().max_lifetime
-    if limits is not None and given in limits.model_fields_set:
+    if limits is not None and given in limits.given:
         lifetime = limits.max_lifetime
     if lifetime is None or not shortest <= lifetime <= longest:
         yield (

@@ -8,9 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
-
 from cloudtrain.config.yaml_source import Block, Items, Scalar, only_variable
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.model import Accelerator, Market, Provisioning
@@ -35,14 +32,22 @@ ONE_OR_LIST = ({"type": "string"}, _LIST)
 Reader = Callable[[Any], Any]
 
 
-class Reads:
-    """Metadata for pydantic: `read` parses the tree's node and raises InvalidValue. The JSON Schema
-    has a title, and names of types or whole forms, with which a text with a variable is valid."""
+class Before:
+    """Metadata of a field's type: `read` makes of the tree's node what the type is read from. It
+    raises InvalidValue."""
+
+    def __init__(self, read: Reader) -> None:
+        self.read = read
+
+
+class Reads(Before):
+    """The same, with the JSON Schema of the field: a title, and names of types or whole forms, with
+    which a text with a variable is valid."""
 
     def __init__(
         self, read: Reader, title: str, *forms: str | Mapping[str, Any], **more: str
     ) -> None:
-        self.read = read
+        super().__init__(read)
         schema: dict[str, Any] = {**({"title": title} if title else {}), **more}
         types = [form for form in forms if isinstance(form, str)]
         if types:
@@ -50,28 +55,12 @@ class Reads:
         else:
             self.schema = {**schema, "anyOf": [*forms, *([] if _LIST in forms else [_VARIABLE])]}
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self.read, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return dict(self.schema)
-
 
 class Also:
-    """Another form of a field in the JSON Schema, which its validator reads."""
+    """Another form of a field in the JSON Schema, which its reader reads."""
 
     def __init__(self, title: str, **schema: Any) -> None:
         self.form = {"title": title, **schema}
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        found = handler(schema)
-        return {"anyOf": [self.form, *found.get("anyOf", [found])]}
 
 
 def is_null(node: object) -> bool:

@@ -7,8 +7,6 @@ import re
 import shlex
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
-
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.fields import ONE_OR_LIST, InvalidValue, Reads, line, matching, text
 from cloudtrain.config.section import (
@@ -159,11 +157,11 @@ def _ssh_proxy(node: Any) -> Any:
     name = kinds.text(node)
     if name not in ("iap", "ssm"):
         raise kinds.InvalidValue("must be iap, ssm, or a mapping such as {jump: user@host}")
-    return SshProxySection.model_construct({name}, **{name: True})
+    return SshProxySection(**{name: True})
 
 
 SshProxy = Annotated[
-    SshProxySection, BeforeValidator(_ssh_proxy), kinds.Also("iap | ssm", enum=["iap", "ssm"])
+    SshProxySection, kinds.Before(_ssh_proxy), kinds.Also("iap | ssm", enum=["iap", "ssm"])
 ]
 
 

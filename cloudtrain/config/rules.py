@@ -277,7 +277,7 @@ def _budget(file: ConfigFile) -> Found:
         return
     if file.provider is not None and facts_of(file.provider).free:
         yield ("limits", "budget"), f"provider {file.provider} bills nothing"
-    elif "max_lifetime" in limits.model_fields_set and limits.max_lifetime is None:
+    elif "max_lifetime" in limits.given and limits.max_lifetime is None:
         text = "cannot be off with limits.budget, which the lifetime of the nodes holds"
         yield ("limits", "max_lifetime"), text
 

@@ -8,14 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
+from inspect import cleandoc
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from cloudtrain.config import fields as kinds
-from cloudtrain.config.yaml_source import Block, is_empty
+from cloudtrain.config.yaml_source import Block, Path, is_empty
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.dataclass import dataclass, field
 
@@ -70,16 +78,19 @@ Providers = Literal["any", "clouds", "one cloud"]
 account; on each cloud; or on the one whose `provider` stands beside it."""
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Facts on a field besides its type and meaning, kept where pydantic takes a function on its
-    JSON Schema, of which it changes nothing."""
+class Field(NamedTuple):
+    """A field of a section. `change` and `default` are None if the section's holds, and none."""
 
-    change: Effect | None
-    default: Providers | None
-    fact: Fact | None
-
-    def __call__(self, schema: dict[str, Any]) -> None: ...
+    meaning: str
+    change: Effect | None = None
+    default: Providers | None = None
+    fact: Fact | None = None
+    key: str = ""
+    """In the file."""
+    required: bool = False
+    name: str = ""
+    """Of the section's attribute."""
+    type: Any = None
 
 
 def optional(
@@ -88,22 +99,28 @@ def optional(
     *,
     default: Providers | None = None,
     fact: Fact | None = None,
-    key: str | None = None,
+    key: str = "",
 ) -> Any:
     """A field that may be left out. `change`: if not the section's; `default`: if it may be a
     user's own; `key`: in the file, if it is not the attribute's name."""
-    row = _Row(change, default, fact)
-    return Field(default=None, alias=key, description=meaning, json_schema_extra=row)
+    return Field(meaning, change, default, fact, key)
 
 
 def required(meaning: str, change: Effect | None = None) -> Any:
-    return Field(description=meaning, json_schema_extra=_Row(change, None, None))
+    return Field(meaning, change, required=True)
 
 
-class Section(BaseModel):
+class Fault(NamedTuple):
+    """Why a value cannot be read. `text` is None for an unknown field."""
+
+    path: Path
+    text: str | None
+    hints: tuple[str, ...] = ()
+
+
+class Section:
     """A mapping of the file with known fields; its docstring is the section's documentation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
     of: ClassVar[type]
     """The class of model.py that it is converted to."""
     below: ClassVar[str] = ""
@@ -111,33 +128,88 @@ class Section(BaseModel):
     change: ClassVar[Effect | None] = None
     """Effect of a change of its fields, if they have none of their own."""
 
-    @model_validator(mode="before")
+    def __init__(self, **given: Any) -> None:
+        self.given = frozenset(given)
+        """Names of the fields that the file has; the others are None."""
+        vars(self).update(dict.fromkeys(self.names()), **given)
+
     @classmethod
-    def _known(cls, node: Any) -> Any:
-        """Drop fields with nothing after the colon: they count as left out."""
-        if kinds.is_null(node):
-            return {}
-        if not isinstance(node, Block):
-            raise kinds.InvalidValue("must be a mapping: `field: value` lines, indented")
+    @cache
+    def by_key(cls) -> dict[str, Field]:
+        """The section's fields by their keys in the file."""
+        types = get_type_hints(cls, include_extras=True)
+        named = {
+            name: entry for kind in reversed(cls.__mro__) for name, entry in vars(kind).items()
+        }
         return {
-            name: None if kinds.is_null(value) else value
-            for name, value in node.items()
-            if not (is_empty(value) and name in cls.by_key())
+            entry.key or name: entry._replace(name=name, type=types[name])
+            for name, entry in named.items()
+            if isinstance(entry, Field)
         }
 
     @classmethod
-    def by_key(cls) -> dict[str, FieldInfo]:
-        """The section's fields by their keys in the file."""
-        return {info.alias or name: info for name, info in cls.model_fields.items()}
+    def names(cls) -> list[str]:
+        return [entry.name for entry in cls.by_key().values()]
+
+    @classmethod
+    def read(cls, node: Any, path: Path, faults: list[Fault]) -> Any:
+        """The section of a tree's node; what is wrong is added to `faults`. A field with nothing
+        after the colon counts as left out."""
+        if isinstance(node, cls):
+            return node
+        if not isinstance(node, Block) and not kinds.is_null(node):
+            faults.append(Fault(path, "must be a mapping: `field: value` lines, indented"))
+            return None
+        block = node if isinstance(node, Block) else {}
+        found = {}
+        for key, entry in cls.by_key().items():
+            if key in block and not is_empty(block[key]):
+                value = None if kinds.is_null(block[key]) else block[key]
+                found[entry.name] = _read(entry.type, value, (*path, key), faults)
+            elif entry.required:
+                faults.append(Fault((*path, key), "is missing"))
+        faults += [Fault((*path, key), None) for key in block if key not in cls.by_key()]
+        return cls(**found)
 
     def to_model(self, **changes: Any) -> Any:
         """The section's frozen value of model.py. Raises nothing for a section that is valid."""
         given = {
             name: _plain(getattr(self, name))
-            for name in self.model_fields_set & field_names(self.of)
+            for name in self.given & field_names(self.of)
             if getattr(self, name) is not None or takes_none(self.of, name)
         }
         return self.of(**{**given, **changes})
+
+
+def _read(kind: Any, node: Any, path: Path, faults: list[Fault]) -> Any:
+    """The value of a field's type: of sections, lists, mappings, and of what readers return."""
+    inner, origin = get_args(kind), get_origin(kind)
+    if origin is Annotated:
+        for reader in kind.__metadata__:
+            if isinstance(reader, kinds.Before):
+                try:
+                    node = reader.read(node)
+                except ValueError as error:
+                    text, *hints = error.args
+                    faults.append(Fault(path, text, tuple(hints)))
+                    return None
+        return _read(inner[0], node, path, faults)
+    if origin in (Union, UnionType):
+        return None if node is None else _read(inner[0], node, path, faults)
+    if origin is tuple:
+        if not isinstance(node, list | tuple):
+            faults.append(Fault(path, "must be a list: [one, two], or a line with `- ` for each"))
+            return None
+        items = enumerate(node)
+        return tuple(_read(inner[0], each, (*path, number), faults) for number, each in items)
+    if origin is dict:
+        return {
+            _read(inner[0], key, (*path, key), faults): _read(inner[1], each, (*path, key), faults)
+            for key, each in node.items()
+        }
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind.read(node, path, faults)
+    return node
 
 
 @cache
@@ -173,15 +245,13 @@ class Row(NamedTuple):
 
 def rows(section: type[Section], above: str = "") -> Iterator[Row]:
     """Fields of a section and of those in it. A section whose own field has an effect is one."""
-    for key, info in section.by_key().items():
-        row, inner = info.json_schema_extra, section_in(info.annotation)
-        assert isinstance(row, _Row)
-        change = row.change or section.change
-        if inner is not None and row.change is None:
+    for key, entry in section.by_key().items():
+        inner, change = section_in(entry.type), entry.change or section.change
+        if inner is not None and entry.change is None:
             yield from rows(inner, f"{above}{key}{inner.below}.")
         else:
             assert change is not None, f"{above}{key} does not say what its change does"
-            yield Row(above + key, change, row.default, row.fact)
+            yield Row(above + key, change, entry.default, entry.fact)
 
 
 def section_in(annotation: Any) -> type[Section] | None:
@@ -207,31 +277,70 @@ def _plain(value: Any) -> Any:
 
 def json_schema(file: type[Section]) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a file that is this section."""
-    generated = file.model_json_schema(schema_generator=_WithoutTitles)
-    for section in Section.__subclasses__():
-        part = generated if section is file else generated["$defs"].get(section.__name__, {})
-        part.pop("title", None)
-        known = defaults(section.of) if part else {}
-        for name, entry in part["properties"].items() if part else ():
-            entry.pop("default", None)
-            value = known.get(name)
-            if value not in (None, (), {}) and not is_dataclass(value):
-                entry["default"] = list(value) if isinstance(value, tuple) else value
+    parts: dict[str, Any] = {}
+    generated = _section_schema(file, parts)
     rented = [cloud.name for cloud in clouds()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "cloudtrain config",
-        **{name: part for name, part in generated.items() if name != "$defs"},
+        **generated,
         "required": ["strategy"],
         "anyOf": [{"required": [name]} for name in ("provider", "any_of", "ordered")],
         "if": {"required": ["provider"], "properties": {"provider": {"enum": rented}}},
         "then": {"required": ["placement"]},
-        "$defs": generated["$defs"],
+        "$defs": dict(sorted(parts.items())),
     }
 
 
-class _WithoutTitles(GenerateJsonSchema):
-    """Leaves out titles that repeat a field's name, which are noise in an editor."""
+def _section_schema(section: type[Section], parts: dict[str, Any]) -> dict[str, Any]:
+    """Schema of a section; those of the sections in it are added to `parts`."""
+    properties, known = {}, defaults(section.of)
+    for key, entry in section.by_key().items():
+        schema = {**_schema(entry.type, parts), "description": entry.meaning}
+        properties[key] = _sorted(schema)
+        value = known.get(entry.name)
+        if value not in (None, (), {}) and not is_dataclass(value):
+            properties[key]["default"] = list(value) if isinstance(value, tuple) else value
+    needed = [key for key, entry in section.by_key().items() if entry.required]
+    return {
+        "additionalProperties": False,
+        "description": cleandoc(section.__doc__ or ""),
+        "properties": properties,
+        **({"required": needed} if needed else {}),
+        "type": "object",
+    }
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
+
+def _schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    inner, origin = get_args(kind), get_origin(kind)
+    if origin is Annotated:
+        for reader in kind.__metadata__:
+            if isinstance(reader, kinds.Reads):
+                return dict(reader.schema)
+        found = _schema(inner[0], parts)
+        for also in kind.__metadata__:
+            if isinstance(also, kinds.Also):
+                return {"anyOf": [also.form, *found.get("anyOf", [found])]}
+        return found
+    if origin in (Union, UnionType):
+        found = _schema(inner[0], parts)
+        return {"anyOf": [*(found["anyOf"] if set(found) == {"anyOf"} else [found]), NULL]}
+    if origin is tuple:
+        return {"items": _schema(inner[0], parts), "type": "array"}
+    if origin is dict:
+        value = {key: part for key, part in _schema(inner[1], parts).items() if key != "title"}
+        return {"additionalProperties": value, "type": "object"}
+    assert issubclass(kind, Section), f"{kind} has no reader"
+    if kind.__name__ not in parts:
+        parts[kind.__name__] = _section_schema(kind, parts)
+    return {"$ref": f"#/$defs/{kind.__name__}"}
+
+
+NULL = {"type": "null"}
+
+
+def _sorted(schema: Any) -> Any:
+    """The same with its keys in order, but for names of properties."""
+    if isinstance(schema, dict):
+        return {key: _sorted(part) for key, part in sorted(schema.items())}
+    return [_sorted(part) for part in schema] if isinstance(schema, list) else schema

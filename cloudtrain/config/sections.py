@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
-
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.network_sections import EndpointsSection, HostsItem, NetworkSection
 from cloudtrain.config.section import (
@@ -143,10 +141,8 @@ class AwaySection(Section):
     machine: kinds.Line | None = optional("Machine type of the controller. Default: a small one.")
 
 
-Tags = Annotated[dict[kinds.TagName, kinds.TagValue], BeforeValidator(kinds.mapping)]
-Secrets = Annotated[
-    dict[kinds.EnvironmentName, kinds.SecretVariable], BeforeValidator(kinds.mapping)
-]
+Tags = Annotated[dict[kinds.TagName, kinds.TagValue], kinds.Before(kinds.mapping)]
+Secrets = Annotated[dict[kinds.EnvironmentName, kinds.SecretVariable], kinds.Before(kinds.mapping)]
 
 
 def _group(node: Any) -> Any:
@@ -162,10 +158,8 @@ def _group(node: Any) -> Any:
 
 
 Nodes = Annotated[
-    dict[
-        str, Annotated[NodesEntry | None, BeforeValidator(_group), kinds.Also("false", const=False)]
-    ],
-    BeforeValidator(kinds.mapping),
+    dict[str, Annotated[NodesEntry | None, kinds.Before(_group), kinds.Also("false", const=False)]],
+    kinds.Before(kinds.mapping),
 ]
 
 
@@ -205,7 +199,7 @@ class CandidateEntry(Section):
     resource_group: kinds.Line | None = optional("As beside the list.")
     disk_key: kinds.Line | None = optional("As beside the list.")
     endpoints: EndpointsSection | None = optional("As beside the list; fields are merged.")
-    nodes: Annotated[dict[str, CandidateNodes], BeforeValidator(kinds.mapping)] | None = optional(
+    nodes: Annotated[dict[str, CandidateNodes], kinds.Before(kinds.mapping)] | None = optional(
         "Roles with other machines here; their counts are those of `nodes`."
     )
 
@@ -320,10 +314,10 @@ def section_at(path: tuple[str | int, ...]) -> type[Section] | None:
     """Section that holds the keys at `path`: `("nodes", "worker")` → NodesEntry."""
     section: type[Section] = ConfigFile
     for part in path:
-        info = section.by_key().get(str(part))
-        if info is None:
+        field = section.by_key().get(str(part))
+        if field is None:
             continue  # an item of a list, or a name of the user's: a role, a dataset
-        inner = section_in(info.annotation)
+        inner = section_in(field.type)
         if inner is None:
             return None
         section = inner

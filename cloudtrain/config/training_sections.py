@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import BeforeValidator
-
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.fields import (
     BOOLEANS,
@@ -207,7 +205,7 @@ class CodeSection(Section):
 
 
 Environment = Annotated[
-    dict[kinds.EnvironmentName, kinds.EnvironmentValue], BeforeValidator(kinds.mapping)
+    dict[kinds.EnvironmentName, kinds.EnvironmentValue], kinds.Before(kinds.mapping)
 ]
 
 
@@ -223,7 +221,7 @@ def _by_role(node: Any) -> Any:
 
 Command = Annotated[
     dict[str, kinds.ShellLine],
-    BeforeValidator(_by_role),
+    kinds.Before(_by_role),
     kinds.Also("shell line", type=["string", "number", "boolean"]),
 ]
 
@@ -464,14 +462,14 @@ class DataEntry(Section):
 def _dataset(node: Any) -> Any:
     """A dataset's short form: its URI alone."""
     if isinstance(node, Scalar):
-        return DataEntry.model_construct({"source"}, source=data_uri(node))
+        return DataEntry(source=data_uri(node))
     return node
 
 
 Data = Annotated[
     dict[
         DataName,
-        Annotated[DataEntry, BeforeValidator(_dataset), kinds.Also("URI", type="string")],
+        Annotated[DataEntry, kinds.Before(_dataset), kinds.Also("URI", type="string")],
     ],
-    BeforeValidator(kinds.mapping),
+    kinds.Before(kinds.mapping),
 ]

@@ -1,14 +1,12 @@
-"""Validates each field, with pydantic and for keys in the wrong place; says so in sentences."""
+"""Validates each field, also for keys in the wrong place; says so in sentences."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
-
-from pydantic import ValidationError
+from collections.abc import Collection, Iterable, Iterator
 
 from cloudtrain.config.fields import did_you_mean, nearest
+from cloudtrain.config.section import Fault
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.config.yaml_source import (
     Block,
@@ -28,12 +26,6 @@ from cloudtrain.config.yaml_source import (
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Problem
 from cloudtrain.node.key_shapes import given_keys, is_no_key, kind_of_key, looks_like_key_name
-
-_SENTENCES = {
-    "missing": "is missing",
-    "tuple_type": "must be a list: [one, two], or a line with `- ` for each",
-}
-
 
 _CHOICES: tuple[Path, ...] = (("network", "ssh_proxy"),)
 """Sections that have exactly one field: without one that could not be read they seem empty."""
@@ -64,41 +56,39 @@ def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFi
     unread, removed = set(broken), set[Path]()
     rest = tree
     while True:
-        try:
-            return ValidatedFile(ConfigFile.model_validate(rest), problems, frozenset(unread))
-        except ValidationError as error:
-            for found in error.errors(include_url=False, include_input=False):
-                path = tuple(part for part in found["loc"] if part != "[key]")
-                text, meant = _sentence(tree, path, found)
-                unread |= {_reach(path), (*path[:-1], meant)} if meant else {_reach(path)}
-                rest = _without(rest, path)
-                if path not in removed:  # a required field whose value was invalid
-                    problems.append(problem(tree, file, path, text))
-                removed.add(path)
+        faults: list[Fault] = []
+        found = ConfigFile.read(rest, (), faults)
+        if not faults:
+            return ValidatedFile(found, problems, frozenset(unread))
+        for fault in faults:
+            path = fault.path
+            text, meant = _sentence(tree, fault)
+            unread |= {_reach(path), (*path[:-1], meant)} if meant else {_reach(path)}
+            rest = _without(rest, path)
+            if path not in removed:  # a required field whose value was invalid
+                problems.append(problem(tree, file, path, text))
+            removed.add(path)
 
 
 def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:
     return (place_of(tree, path) or SourceLocation(file, 0)).problem(path, text)
 
 
-def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, str | None]:
+def _sentence(tree: Block, fault: Fault) -> tuple[str, str | None]:
     """The problem's sentence, and for an unknown field the one that was probably meant."""
-    if found["type"] == "extra_forbidden":
+    path, text = fault.path, fault.text
+    if text is None:
         section, name = section_at(path[:-1]), str(path[-1])
         names = sorted(section.by_key()) if section else []
         hint = did_you_mean(name, names, f"the fields here are {', '.join(names)}")
         return f"unknown field: {hint}", nearest(name, names)
-    if found["type"] == "value_error":
-        text, *hints = found["ctx"]["error"].args
-    else:
-        text, hints = _SENTENCES.get(found["type"], "has an invalid value"), []
     if text.startswith("must"):  # variables are not expanded: they may be secret
         node = value_at(tree, path)
         written = "a mapping" if isinstance(node, Block) else "a list"
         if isinstance(node, Scalar):
             written = f"'{shown(node.source)}'" if node.source else "nothing"
         text += f", not {written}"
-    return ": ".join([text, *hints]), None
+    return ": ".join([text, *fault.hints]), None
 
 
 def _reach(path: Path) -> Path:

@@ -224,7 +224,7 @@ def _rank(path: FieldPath) -> tuple[int, ...]:
     if path[0] == "nodes" and len(path) > 1:
         return (ROLE_ORDER.index(str(path[1])) if path[1] in ROLE_ORDER else len(ROLE_ORDER),)
     section = section_at(path[:1])
-    fields = list(section.model_fields) if section else []
+    fields = section.names() if section else []
     return (fields.index(str(path[1])) if len(path) > 1 and path[1] in fields else 0,)
 
 

@@ -430,7 +430,7 @@ def test_google_alone_has_os_login() -> None:
 def test_the_service_for_nodes_without_a_public_address_says_what_it_needs(cloud: Cloud) -> None:
     service = cloud.ssh_proxy
     assert service is not None
-    assert service.field in SshProxySection.model_fields
+    assert service.field in SshProxySection.names()
     assert service.versions[0] == next(iter(service.programs))
     assert all("https://" in where for where in service.programs.values())
     assert [fault.lasting for fault in service.faults].count(False) <= 2

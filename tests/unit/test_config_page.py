@@ -89,7 +89,7 @@ def test_the_pages_big_example_loads_and_has_most_fields(tmp_path: Path) -> None
     assert load(tmp_path / "page.yaml", {}).name == "mnist"
     tree = yaml.safe_load(text)
     validator().validate(tree)
-    assert set(ConfigFile.model_fields) - set(tree) == {"hosts", "resource_group", *LISTS}
+    assert set(ConfigFile.names()) - set(tree) == {"hosts", "resource_group", *LISTS}
     assert set(model.Train.__annotations__) - NOT_KEYS == set(tree["train"])
 
 
@@ -115,12 +115,12 @@ def test_every_field_of_the_model_is_in_the_file_and_described(model_class: type
     sections = [section for section in Section.__subclasses__() if section is not CandidateNodes]
     [section] = [section for section in sections if section.of is model_class]
     names = {item.name for item in fields(model_class)}
-    assert names - {"source", *NOT_KEYS} == set(section.model_fields) - {"source", *LISTS, *SHORT}
+    assert names - {"source", *NOT_KEYS} == set(section.names()) - {"source", *LISTS, *SHORT}
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     for name, field in section.by_key().items():
-        assert field.description
+        assert field.meaning
         assert f"`{name}`" in page
-        assert f": {' '.join(field.description.split())}" in page
+        assert f": {' '.join(field.meaning.split())}" in page
 
 
 @pytest.mark.parametrize(

@@ -28,19 +28,21 @@ class WideNetwork(model.Network):
     mtu: int | None = None
 
 
+class WideSection(sections.NetworkSection):
+    of = WideNetwork
+    mtu: kinds.Gigabytes | None = optional(
+        "MTU of the network.", REPLACE, default="clouds", fact=Fact(form="mtu {}")
+    )
+
+
+class ConfigFile(sections.ConfigFile):
+    network: WideSection | None = optional("Network.")
+
+
 @pytest.fixture
 def with_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The config with `network.mtu`: its row, its attribute in the model, and no other line."""
     monkeypatch.chdir(tmp_path)
-
-    class WideSection(sections.NetworkSection):
-        of = WideNetwork
-        mtu: kinds.Gigabytes | None = optional(
-            "MTU of the network.", REPLACE, default="clouds", fact=Fact(form="mtu {}")
-        )
-
-    class ConfigFile(sections.ConfigFile):
-        network: WideSection | None = optional("Network.")
 
     old = sections.ConfigFile
     for module in [module for name, module in sys.modules.items() if name.startswith("cloudtrain")]:
