@@ -253,6 +253,8 @@ def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
     if strategy_of(config).tpus and is_cloud(config.provider):
         build = "tpus"
     kind = gpus.kind if gpus else ""
+    # For every strategy, so that one environment serves all of them; `environment` chooses.
+    has_both = KERAS_3 <= tensorflow_releases.release(version)
     keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(version))
     # TensorFlow finds its CUDA beside itself (RPATH), never in a layer above it.
     theirs = [
@@ -271,7 +273,7 @@ def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
         label=f"tf{version}-{build}",
         python=_python(config, _pythons(config, version)),
         install=(*tensorflow_releases.tensorflow(version, build), *theirs),
-        install_alone=(keras,) if legacy else (),
+        install_alone=(keras,) if legacy or (has_both and not index) else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),
         index=index,

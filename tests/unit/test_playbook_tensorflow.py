@@ -202,7 +202,6 @@ def test_another_content_is_another_environment(tmp_path: Path) -> None:
         config(tensorflow="2.21"),
         config(tensorflow="2.21", accelerator=T4),
         config(tensorflow="2.20"),
-        config(tensorflow="2.21", strategy="mirrored"),
         config(tensorflow="2.21", python="3.11"),
         config(tensorflow="2.21", packages=("six",)),
         config(tensorflow="2.21", requirements="r.txt", packages=("a",), source=source),
@@ -238,6 +237,14 @@ def test_keras_is_the_legacy_one_where_the_strategy_needs_it(
     legacy = {"TF_USE_LEGACY_KERAS": "1"} if choice == "legacy" else {}
     assert tensorflow.environment(wanted, node()) == legacy
     assert (tensorflow.keras_note(wanted) is not None) == (choice == "legacy" and keras == "auto")
+
+
+@pytest.mark.parametrize("version", ["2.15", "2.16", "2.21"])
+def test_a_first_script_of_ones_own_needs_no_second_tensorflow(version: str) -> None:
+    """The example has another strategy, Keras and packages than what `init` writes."""
+    example = config("multi_worker_mirrored", tensorflow=version, packages=("scikit-learn",))
+    own = config("mirrored", tensorflow=version, keras="3")
+    assert tensorflow.base_folder(example, node()) == tensorflow.base_folder(own, node())
 
 
 def test_our_choice_of_keras_is_said_in_one_line() -> None:
