@@ -254,7 +254,7 @@ def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
         build = "tpus"
     kind = gpus.kind if gpus else ""
     # For every strategy, so that one environment serves all of them; `environment` chooses.
-    has_both = KERAS_3 <= tensorflow_releases.release(version)
+    has_both = tensorflow_releases.release(version) >= KERAS_3
     keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(version))
     # TensorFlow finds its CUDA beside itself (RPATH), never in a layer above it.
     theirs = [

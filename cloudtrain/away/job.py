@@ -136,6 +136,7 @@ def config_for_desk(config: ClusterConfig, code: Code, internal: str) -> Cluster
         code=code,
         limits=replace(config.limits, idle=None),
         away=Away(),
+        notify=replace(config.notify, command=None),
         secrets={name: each for name, each in config.secrets.items() if name != token},
         candidates=tuple(
             replace(

@@ -14,6 +14,7 @@ from cloudtrain.core.events import DownFailed
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, LOCK_HANDED_OVER, Clock, Retry
 from cloudtrain.core.run_record import Run
+from cloudtrain.runs import notify
 from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, use_of
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
@@ -99,6 +100,9 @@ def finish(
             why = "is to go down, which a command could not do"
         console.say(f"{records.name} {why}: taking it down")
         destroy_cluster(handle, discard=False, console=console)
+        if not ordered or spent:
+            kind: notify.Kind = "budget" if spent else "idle"
+            notify.cluster_ended(records, handle.config, kind, why, console)
 
 
 def attend(name: str, *, console: Console, wait: float = LOCK_HANDED_OVER) -> Run | None:

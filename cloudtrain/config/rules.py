@@ -104,6 +104,13 @@ def _setup(file: ConfigFile) -> Found:
             yield ("setup", "index_password"), "requires `index`"
 
 
+def _notify(file: ConfigFile) -> Found:
+    for kind in ("end", "failed", "budget", "idle"):
+        name = getattr(file.notify, kind, None)
+        if name:
+            yield from _named_secret(file, ("notify", kind), name)
+
+
 def _token(file: ConfigFile, git: str, token: str | None) -> Found:
     user = re.match(r"(?i)https?://[^/]*@", git)
     if user and not token:
@@ -413,6 +420,7 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _commands,
     _setup,
+    _notify,
     _code,
     _artifacts,
     _secrets,

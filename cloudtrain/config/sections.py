@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from cloudtrain.config import fields as kinds
-from cloudtrain.config.network_sections import EndpointsSection, HostsItem, NetworkSection
+from cloudtrain.config.network_sections import (
+    EndpointsSection,
+    HostsItem,
+    NetworkSection,
+    ProxyCommand,
+)
 from cloudtrain.config.section import (
     DOWN_FIRST,
     NEXT_RUN,
@@ -24,6 +29,7 @@ from cloudtrain.config.training_sections import (
     ArtifactsSection,
     CodeSection,
     Data,
+    SecretName,
     SetupSection,
     TrainSection,
 )
@@ -139,6 +145,22 @@ class AwaySection(Section):
         "Training nodes never get it. Required for `run --away`."
     )
     machine: kinds.Line | None = optional("Machine type of the controller. Default: a small one.")
+
+
+class NotifySection(Section):
+    """Messages from whoever attends to the cluster: names, under `secrets`, of URLs that get a POST
+    (Slack, Teams, Discord, ntfy, or JSON for any other). No task gets them."""
+
+    of = model.Notify
+    change = NEXT_RUN
+    end: SecretName | None = optional("A run has succeeded.")
+    failed: SecretName | None = optional("A run has failed or was stopped.")
+    budget: SecretName | None = optional("`limits.budget` is spent, and the cluster taken down.")
+    idle: SecretName | None = optional("`limits.idle` is over, and the cluster taken down.")
+    command: ProxyCommand | None = optional(
+        "A program of this machine, run without a shell in this file's folder for each of these, "
+        "with the JSON on its stdin."
+    )
 
 
 Tags = Annotated[dict[kinds.TagName, kinds.TagValue], kinds.Before(kinds.mapping)]
@@ -296,6 +318,7 @@ class ConfigFile(Section):
     )
     endpoints: EndpointsSection | None = optional("Addresses of the cloud's services.")
     limits: LimitsSection | None = optional("Limits on lifetime and price.")
+    notify: NotifySection | None = optional("Who is told of an end.")
     away: AwaySection | None = optional("The machine that attends to `run --away`.")
     hosts: Annotated[tuple[HostsItem, ...], kinds.Also("INI file", type="string")] | None = (
         optional(
@@ -305,7 +328,7 @@ class ConfigFile(Section):
     )
     secrets: Secrets | None = optional(
         "Environment variables of the tasks whose values are never logged or stored: `NAME: "
-        "${VAR}`. The one named by `code.token` is used only for git.",
+        "${VAR}`. Those named by `code.token`, `setup.index_password` and `notify` go to no task.",
         NEXT_RUN,
     )
 

@@ -324,6 +324,17 @@ class LandingFailed(Event, word="not landed"):
     why: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoticeSent(Event, word="notice"):
+    """`notify` is told, by a process of its own. `of`: the run, or when the cluster went down."""
+
+    kind: str
+    of: str
+
+    def is_in(self, lines: Iterable[Line]) -> bool:
+        return any(event == self for event in _of_this_cluster(lines))
+
+
 # ── Lines ────────────────────────────────────────────────────────────────────
 
 

@@ -254,6 +254,17 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notify:
+    """Who is told of what: names under `secrets:` of URLs, and a program of this machine."""
+
+    end: str | None = None
+    failed: str | None = None
+    budget: str | None = None
+    idle: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Away:
     """The `away:` section: the small machine (the desk) that attends to `run --away`."""
 
@@ -319,6 +330,7 @@ class ClusterConfig:
     data: Mapping[str, DataSource] = field(default_factory=dict)
     endpoints: Endpoints = field(default_factory=Endpoints)
     limits: Limits = field(default_factory=Limits)
+    notify: Notify = field(default_factory=Notify)
     away: Away = field(default_factory=Away)
     hosts: tuple[Host, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict)
@@ -340,7 +352,9 @@ class ClusterConfig:
     @property
     def own_secrets(self) -> frozenset[str | None]:
         """Names under `secrets:` that are for cloudtrain itself, and for no task."""
-        return frozenset({self.code.token, self.setup.index_password})
+        told = self.notify
+        own = {self.code.token, self.setup.index_password}
+        return frozenset(own | {told.end, told.failed, told.budget, told.idle}) - {None}
 
     def disk_key_in(self, region: str) -> str | None:
         """The key for disks in a region."""

@@ -20,6 +20,7 @@ from cloudtrain.core.metrics import Line, counts, last_loss
 from cloudtrain.core.run_record import CAUSES, Cause, Doubt, Run, Task
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
+from cloudtrain.runs import notify
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.hints import OWN_DISK, hint_for
@@ -69,6 +70,8 @@ def finish_run(
         return finish_run(session, run, failed_by=failed_by, restarts=restarts)
     save_run(session, final)
     session.records.journal(RunEnded(run=run.id, state=final.state, exit_code=final.exit_code))
+    why = "" if final.state == "succeeded" else (failed_by or failure(final)).message
+    notify.run_ended(session.records, session.config, final, why, session.console)
     if final.state == "failed" and failed_by is None:
         raise failure(final)
     # Named at the end: what failed in a run that succeeded without it, and why to doubt that.

@@ -78,6 +78,7 @@ def file_facts(config: ClusterConfig) -> tuple[FileFact, ...]:
         *(fact for reading in readings for fact in _of_reading(reading)),
         *_token(config),
         *_index_password(config),
+        *_program(config),
         *_secrets(config),
         *_files(config),
     ]
@@ -145,6 +146,18 @@ def _index_password(config: ClusterConfig) -> Iterator[FileFact]:
     variable = config.secrets.get(name, name)
     host = host_of(f"{scheme}://{rest.rpartition('@')[2]}")
     yield _sent("setup.index_password", f"${{{variable}}}", host, variable)
+
+
+def _program(config: ClusterConfig) -> Iterator[FileFact]:
+    command = config.notify.command
+    if command is not None:
+        yield FileFact(
+            kind="program",
+            field="notify.command",
+            what=command,
+            text=f"runs on this machine: {command}",
+            content=_content(config, command),
+        )
 
 
 def _secrets(config: ClusterConfig) -> Iterator[FileFact]:

@@ -63,7 +63,7 @@ READINGS: tuple[Callable[[list[Line]], Any], ...] = (
 WORDS = """
 create denied destroy down end_moved ended exchange formed gone idle_failed image left_over made
 make move_end not_landed place placed ready refused restart shared start started up apart spot_order
-budget_continued still moves generation down_ordered
+budget_continued still moves generation down_ordered notice
 """
 
 
@@ -98,6 +98,7 @@ TODAY = """
 {"event": "budget continued", "since": 1795339691.5}
 {"event": "still", "run": "20261121-062404-k3f9", "since": 1795339691.5, "text": "chief0 waits"}
 {"event": "moves", "run": "20261121-062404-k3f9"}
+{"event": "notice", "kind": "end", "of": "20261121-062404-k3f9"}
 {"event": "create", "node": "a-chief0", "made": {"machine": "n1-standard-8", "lifetime": 43200.0}}
 {"event": "denied", "text": "not allowed", "detail": "aws sts decode-authorization-message"}
 {"event": "down", "nodes": []}

@@ -153,6 +153,12 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             )
         ),
         (
+            "local",
+            {"notify": {"command": "./told.sh now"}},
+            "notify.command",
+            "runs on this machine: ./told.sh now",
+        ),
+        (
             "aws",
             {"secrets": {"X": "${AWS_SECRET_ACCESS_KEY}"}},
             "secrets.X",
