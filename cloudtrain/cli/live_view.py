@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
-from cloudtrain.checks.node_notes import without_end
-from cloudtrain.cli.nodes import NO_END
 from cloudtrain.cli.printing import print_lines
-from cloudtrain.cli.status import (
-    cluster_state,
-    cost_so_far,
-    desk_lines,
-    failure_lines,
-    open_first,
-    progress_line,
-    report_text,
-    role_figures,
-    still_line,
-)
+from cloudtrain.cli.run_lines import progress_line, role_figures
+from cloudtrain.cli.status import open_first, report_text
+from cloudtrain.cli.status_rows import cluster_state, drawn
 from cloudtrain.commands.cost import cost
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console import can_draw
@@ -33,9 +21,6 @@ from cloudtrain.core.events import Event, Line
 from cloudtrain.core.retry import Retry, poll_until
 from cloudtrain.runs.run_progress import progress_of, utilization_of
 from cloudtrain.state import Records
-
-NAMED = 5
-"""Nodes, or failures, that are shown one by one; the others are counted."""
 
 EVENTS = 3
 """Latest events shown."""
@@ -103,85 +88,10 @@ def screen(report: StatusReport, now: float, height: int) -> list[str]:
 
 
 def cluster_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    yield "  ".join(filter(None, [cluster.name, cluster.provider, cluster.strategy]))
-    yield f"  {cluster_state(cluster)}"
-    if cluster.away is not None:
-        yield from (f"  {line}" for line in desk_lines(cluster.away, now))
-    billed = "  ·  ".join(money(cluster, now))
-    if billed:
-        yield f"  {billed}"
-    yield from run_lines(cluster, now)
-    yield from role_lines(cluster)
-    if cluster.utilization is not None:
-        yield from (f"  ! {note}" for note in cluster.utilization.notes)
-    yield from (f"  ! {line}" for line in exceptions(cluster))
+    yield from drawn("watch", cluster, now)
+    yield from (f"  ! {line}" for line in drawn("alarm", cluster, now))
     for moment, text in told_events(Records(cluster.name).events())[-EVENTS:]:
         yield f"  {time.strftime('%H:%M:%S', time.localtime(moment))}  {text}"
-
-
-def money(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    """$/hour, $ so far, and how long the cluster lives."""
-    so_far = cost_so_far(cluster, now)
-    prices = [price for price in cluster.prices.values() if price is not None]
-    if so_far is not None and len(prices) == len(cluster.nodes or ()):
-        yield f"{sum(prices):.2f} $/h"
-    if so_far is not None:
-        yield f"cost so far {so_far}"
-    if cluster.budget is not None:
-        yield f"budget {cluster.budget}"
-    if cluster.ends is not None:
-        left = cluster.ends - now
-        yield f"expires in {duration(left)}" if left > 0 else "expired"
-    if cluster.idle is not None and cluster.idle.due is not None:
-        yield f"idle: goes down in {duration(max(0.0, cluster.idle.due - now))}"
-
-
-def run_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    if not cluster.runs:
-        return
-    run = cluster.runs[-1]
-    words = ["run", run.id, run.state]
-    if run.attempts:
-        words.append(f"attempt {run.attempts[-1].number}")
-    words.append(duration((run.ended or now) - run.created))
-    if run.ended is None and cluster.deadline is not None:
-        words.append(f"deadline in {duration(max(0.0, cluster.deadline - now))}")
-    yield f"  {'  '.join(words)}"
-    if cluster.progress is not None:
-        yield f"    {progress_line(cluster.progress)}"
-    if cluster.still is not None:
-        yield f"    {still_line(cluster.still, now)}"
-    yield from (f"    {line}" for line in list(failure_lines(run))[:NAMED])
-
-
-def role_lines(cluster: ClusterStatus) -> Iterator[str]:
-    """` worker  127 running  GPU 91 % (worker33 12 %)  CPU 34 %` for each role."""
-    figures = {}
-    if cluster.utilization is not None:
-        figures = {role.role: role_figures(role) for role in cluster.utilization.roles}
-    counts = {}
-    for role, nodes in groupby(cluster.nodes or (), key=lambda node: node.role):
-        states = Counter(node.state for node in nodes).most_common()
-        counts[role] = ", ".join(f"{count} {state}" for state, count in states)
-    for role in dict.fromkeys([*counts, *figures]):
-        yield f"  {role:10}{'  '.join(filter(None, [counts.get(role), figures.get(role)]))}"
-
-
-def exceptions(cluster: ClusterStatus) -> Iterator[str]:
-    """Nodes that do not run or have a fault, by name, and why the nodes are not known."""
-    if cluster.error is not None:
-        yield f"nodes unknown: {cluster.error.message}".partition("\n")[0]
-    for node in without_end(cluster.nodes or (), moments.now())[:NAMED]:
-        yield f"{node.task}: {NO_END}: {node.no_end}"
-    odd = [
-        f"{node.task} {node.state}{': ' + node.fault if node.fault else ''}".partition("\n")[0]
-        for node in cluster.nodes or ()
-        if node.state != "running" or node.fault
-    ]
-    yield from odd[:NAMED]
-    if len(odd) > NAMED:
-        yield f"{len(odd) - NAMED} more nodes like these"
-    yield from (f"unreadable: {fault}" for fault in cluster.faults[:NAMED])
 
 
 # ── without a terminal ───────────────────────────────────────────────────────
@@ -209,7 +119,7 @@ class Changes:
         if cluster.away is not None:  # without figures that change with every look
             silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""
             facts.append(f"away: {cluster.away.phase}{silent}")
-        facts += exceptions(cluster)
+        facts += drawn("alarm", cluster, now)
         if cluster.utilization is not None:
             facts += [note for note in cluster.utilization.notes if "idle GPU" in note]
         kept = {f"{cluster.name} {text}" for text in facts}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.cli.status import BUDGET, budget_words
+from cloudtrain.cli.status_rows import BUDGET, budget_words
 from cloudtrain.cluster.lifetime import SAME, refusal
 from cloudtrain.cluster.place_choice import budget_since, continue_budget
 from cloudtrain.cluster.plan import make_plan

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain import config
 from cloudtrain.catalog import gpus
-from cloudtrain.cli.status import proof_lines
+from cloudtrain.cli.run_lines import proof_lines
 from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import Accelerator, Node

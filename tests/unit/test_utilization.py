@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.cli.status import utilization_lines
+from cloudtrain.cli.run_lines import utilization_lines
 from cloudtrain.core.metrics import GpuSample, Sample
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs.run_progress import (
