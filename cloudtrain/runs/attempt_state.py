@@ -111,6 +111,8 @@ class End:
 
     at: float
     limit: float = 0.0
+    warning: str | None = None
+    """For a limit that is near, and should be said."""
 
 
 @dataclass(kw_only=True)

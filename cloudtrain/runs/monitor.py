@@ -9,20 +9,18 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core.events import TasksJoined
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import LAST_WORDS, Clock
-from cloudtrain.core.run_record import Cause, CauseKind, Run
+from cloudtrain.core.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import (
     TAIL,
     AttemptState,
-    End,
     TaskView,
     detect_formation,
     separate_trainings_failure,
     separate_trainings_note,
 )
-from cloudtrain.runs.node_agents import task_stop
 from cloudtrain.runs.observers import (
-    BudgetWatch,
+    LimitWatch,
     NodeAgents,
     Observer,
     PeriodicSync,
@@ -46,10 +44,7 @@ from cloudtrain.runs.tasks import dump_stacks, log_tail, save_run, stop_tasks, w
 TICK = 0.25
 """Seconds between checks for new events."""
 
-SAVE_SECONDS = 30.0
-"""Seconds between the SIGTERM that an agent sends before its node's lifetime ends, and ours."""
-
-OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
+OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, LimitWatch)
 """All that look at an attempt, in their order; each is made from the `Watched` alone."""
 
 
@@ -114,21 +109,14 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
             view.taken_over = True
         view.tail = log_tail(session, run, task, TAIL)
         views[task.name] = view
-    config, deadline = session.config, session.config.train.deadline
     if attempt.clustered:  # reported before, to a process that is gone
         for view in views.values():
             view.port_open = not view.restarted
-    # at which to end the tasks, if their agents have not
-    stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))
-    ends: dict[CauseKind, End] = {"expired": End(at=stop + SAVE_SECONDS)}
-    if deadline is not None:
-        ends["deadline"] = End(at=run.created + deadline, limit=deadline)
     return AttemptState(
-        config=config,
+        config=session.config,
         tasks=views,
         started=now - max(0.0, moment - attempt.started),
         formed_after=attempt.formed_after if attempt.clustered else None,
-        ends=ends,
         collectives=next((one.collectives for one in run.attempts if one.collectives), None),
         restarts={task.name: run.restarts_of(task.name) for task in run.tasks},
     )

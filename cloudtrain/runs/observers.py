@@ -17,7 +17,7 @@ from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
-from cloudtrain.core.run_record import Run
+from cloudtrain.core.run_record import CauseKind, Run
 from cloudtrain.runs.attempt_state import AttemptState, End, TaskView, serves
 from cloudtrain.runs.node_agents import last_sync, start_agents, task_stop
 from cloudtrain.runs.tail import listening_ports
@@ -194,30 +194,59 @@ class PeriodicSync(Observer):
         self._given, self._given_at = landed, session.clock.now()
 
 
-BUDGET_EVERY = 15.0
-"""Seconds between two looks at the record during a run."""
+def _lifetime_end(session: Session, run: Run) -> End:
+    stops = (task_stop(session.config, node, run.created) for node in session.nodes)
+    return End(at=min(stops, default=float("inf")) + SAVE_SECONDS)
 
 
-class BudgetWatch(Observer):
-    """Tells a running attempt when its budget is spent, and warns once when it nearly is."""
+def _deadline(session: Session, run: Run) -> End | None:
+    limit = session.config.train.deadline
+    return None if limit is None else End(at=run.created + limit, limit=limit)
+
+
+def _budget_end(session: Session, _: Run) -> End | None:
+    found = budget_now(session)
+    if found is None:
+        return None
+    warning = f"limits.budget: {found} are spent" if found.nearly_spent else None
+    stop = float("inf") if found.stop is None else found.stop
+    return End(at=stop, limit=found.limit, warning=warning)
+
+
+LIMITS: Mapping[CauseKind, Callable[[Session, Run], End | None]] = {
+    "deadline": _deadline,
+    "expired": _lifetime_end,
+    "budget": _budget_end,
+}
+"""Limits at which a run's tasks are ended, by the cause (`CAUSES`) of the failure."""
+
+LIMITS_EVERY = 15.0
+"""Seconds between two looks at the limits."""
+
+SAVE_SECONDS = 30.0
+"""Seconds between the SIGTERM that an agent sends before its node's lifetime ends, and ours."""
+
+
+class LimitWatch(Observer):
+    """Tells a running attempt when each limit ends it, and warns once of one that is near."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._next, self._warned = 0.0, False
+        self._next = 0.0
+        self._warned: set[CauseKind] = set()
 
     def look(self, state: AttemptState) -> None:
-        now, limit = self.session.clock.now(), self.session.config.limits.budget
-        if limit is None or now < self._next:
+        now = self.session.clock.now()
+        if now < self._next:
             return
-        self._next = now + BUDGET_EVERY
-        found = budget_now(self.session)
-        if found is None:
-            return
-        stop = float("inf") if found.stop is None else found.stop
-        state.ends["budget"] = End(at=stop, limit=limit)
-        if found.nearly_spent and not self._warned:
-            self._warned = True
-            self.session.console.warn(f"limits.budget: {found} are spent")
+        self._next = now + LIMITS_EVERY
+        for kind, end_of in LIMITS.items():
+            if (end := end_of(self.session, self.run)) is None:
+                continue
+            state.ends[kind] = end
+            if end.warning is not None and kind not in self._warned:
+                self._warned.add(kind)
+                self.session.console.warn(end.warning)
 
 
 class Probes(Observer):

@@ -45,7 +45,7 @@ def account(tmp_path: Path) -> Iterator[Account]:
     with Nodes() as nodes, running("aws", nodes=nodes) as cloud:
         project = Project(tmp_path / "project")
         project.environment.update(cloud.environment)
-        project.limits = {"runs.observers.BUDGET_EVERY": 0.5}
+        project.limits = {"runs.observers.LIMITS_EVERY": 0.5}
         yield Account(project, cloud, nodes)
 
 

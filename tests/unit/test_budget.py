@@ -60,7 +60,7 @@ from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.idle import is_watched
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
 from cloudtrain.runs.node_agents import last_sync
-from cloudtrain.runs.observers import BudgetWatch, Watched
+from cloudtrain.runs.observers import LimitWatch, Watched
 from cloudtrain.runs.root_cause import sentence
 from cloudtrain.runs.state_machine import decide, is_retryable
 from cloudtrain.state import Records
@@ -384,7 +384,7 @@ def test_an_attempt_whose_budget_is_spent_is_ended_and_not_restarted(
     assert isinstance(heard, Heard)
     state = AttemptState(config=spender.config, tasks={"worker0": running()}, started=0.0)
     run = Run(id="r", cluster="mnist", command="x", tasks=(), state="running", created=0.0)
-    watch = BudgetWatch(Watched(session=session, run=run))
+    watch = LimitWatch(Watched(session=session, run=run))
     watch.look(state)
     assert heard.warned == []
     assert decide(state, spender.clock.now()).verdict == "go_on"

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.core.retry import JOINED_LATE
-from cloudtrain.core.run_record import CauseKind, Task
+from cloudtrain.core.run_record import CAUSES, CauseKind, Task
 from cloudtrain.runs.attempt_state import (
     QUIET,
     STILL_AFTER,
@@ -21,6 +21,7 @@ from cloudtrain.runs.attempt_state import (
     separate_trainings_note,
     trained_as_one,
 )
+from cloudtrain.runs.observers import LIMITS
 from cloudtrain.runs.root_cause import sentence, tolerated_failures
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
@@ -467,18 +468,23 @@ def test_a_node_that_was_shut_down_is_replaced_and_one_at_the_end_of_its_life_is
         assert is_retryable(cause, (42,)) is (announced == "shutdown")
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "retried"),
-    [
-        ("deadline", "chief0 on m-chief0: the run took longer than 7 s (train.deadline)", True),
-        ("expired", "chief0 on m-chief0: the lifetime of its node m-chief0 ends", False),
-        ("budget", "limits.budget of 7 $ is spent", False),
-    ],
-)
+ENDED: dict[CauseKind, tuple[str, bool]] = {
+    "deadline": ("chief0 on m-chief0: the run took longer than 7 s (train.deadline)", True),
+    "expired": ("chief0 on m-chief0: the lifetime of its node m-chief0 ends", False),
+    "budget": ("limits.budget of 7 $ is spent", False),
+}
+
+
+def test_each_limit_of_a_run_is_tried_and_each_cause_that_names_a_limit_is_one() -> None:
+    named = {kind for kind, facts in CAUSES.items() if "{limit" in facts.words}
+    assert set(ENDED) == set(LIMITS) >= named
+
+
+@pytest.mark.parametrize("kind", ENDED)
 def test_tasks_that_train_on_are_ended_at_each_limit_of_the_run(
-    kind: CauseKind, text: str, retried: bool
+    kind: CauseKind,
 ) -> None:
-    run = attempt()
+    run, (text, retried) = attempt(), ENDED[kind]
     run.ends[kind] = End(at=100.0, limit=7.0)
     assert decide(run, 1e6, moment=99.0).verdict == "go_on", "the limit is in Unix time"
     cause = decide(run, 1.0, moment=100.0).cause

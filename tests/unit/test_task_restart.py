@@ -24,7 +24,7 @@ from cloudtrain.core.protocols import Completed
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.core.shell import Command
-from cloudtrain.runs.attempt_state import AttemptState
+from cloudtrain.runs.attempt_state import AttemptState, End
 from cloudtrain.runs.monitor import (
     OBSERVERS,
     give_up_restarts,
@@ -32,7 +32,8 @@ from cloudtrain.runs.monitor import (
     new_attempt_state,
     take,
 )
-from cloudtrain.runs.observers import NodeAgents, Observer, Watched
+from cloudtrain.runs.node_agents import task_stop
+from cloudtrain.runs.observers import LimitWatch, NodeAgents, Observer, Watched
 from cloudtrain.runs.start import next_attempts
 from cloudtrain.runs.tail import Event
 from cloudtrain.runs.task_commands import AttemptEnd
@@ -173,6 +174,19 @@ def test_an_agent_stays_with_the_attempt_that_ended_until_the_next_one_is_starte
     watched.restarted(session)
     agents._keep()
     assert begun == [RUN, recorded]
+
+
+def test_a_look_at_the_limits_tells_when_each_ends_the_run(session: Session) -> None:
+    ends = [5000.0, 9000.0]
+    nodes = [replace(session.nodes[0], created=1000.0, expires=each) for each in ends]
+    limited = replace(session.config, train=replace(session.config.train, deadline=60.0))
+    plan = replace(session.plan, config=limited)
+    state, session = failed(session), replace(session, plan=plan, nodes=tuple(nodes))
+    LimitWatch(Watched(session=session, run=RUN)).look(state)
+    assert state.ends["deadline"] == End(at=1060.0, limit=60.0)
+    first = min(task_stop(limited, node, RUN.created) for node in nodes)
+    assert 4000.0 < first < state.ends["expired"].at < 5000.0
+    assert "budget" not in state.ends
 
 
 def test_the_monitor_asks_every_observer() -> None:
