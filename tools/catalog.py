@@ -1,4 +1,4 @@
-"""Writes each cloud's providers/CLOUD/machines.csv: `python tools/catalog.py`.
+"""Writes each cloud's providers/CLOUD/machines.csv, and AWS' bandwidth.csv: `tools/catalog.py`.
 
 Needs apache-libcloud and moto (`pip install apache-libcloud moto`), whose tables are two of the
 sources. The others are below, as they were read. docs/machines.md describes each source and what
@@ -7,9 +7,9 @@ of another machine or region. Google alone bills no machines, but vCPUs, GiB and
 each (https://cloud.google.com/compute/vm-instance-pricing); its machines are sums of these.
 
 A new machine goes to `AWS_READ`, `AZURE_READ`, or as a row to `gcp()`; without a price to
-`AWS_UNPRICED`, `GCP_UNPRICED`, or to `AZURE_READ` without prices. A GPU that EC2 names otherwise,
-or sells with two sizes of memory, also goes to `AWS_KINDS`, one that GCP attaches to N1 to
-`ATTACHED`.
+`AWS_UNPRICED`, `GCP_UNPRICED`, or to `AZURE_READ` without prices. One of AWS that moto lacks also
+goes to `AWS_HARDWARE`, a GPU that EC2 names otherwise, or sells with two sizes of memory, to
+`AWS_KINDS`, one that GCP attaches to N1 to `ATTACHED`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import gzip
 import importlib.util
 import io
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +37,22 @@ HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 
 
 def main() -> None:
-    for cloud, text in tables():
-        path = Path(__file__).parent.parent / "providers" / cloud / "machines.csv"
+    for name, text in tables():
+        path = Path(__file__).parent.parent / "providers" / name
         path.write_text(text, encoding="utf-8")
-        print(f"{cloud}: {text.count(chr(10)) - 2} rows, {path.stat().st_size} bytes")
+        print(f"{name}: {text.count(chr(10)) - 2} rows, {path.stat().st_size} bytes")
 
 
 def tables() -> Iterator[tuple[str, str]]:
-    """Each cloud with the text of its table."""
+    """Each file in providers/ with its text."""
     pricing = json.loads(packaged("libcloud", "data/pricing.json").read_text())
     date = datetime.fromtimestamp(int(pricing["updated"]), timezone.utc).date().isoformat()
     compute = pricing["compute"]
-    yield "aws", as_csv(date, list(aws(compute["ec2_linux"])))
-    yield "gcp", as_csv(date, list(gcp(compute)))
-    yield "azure", as_csv(date, list(azure(compute["azure_linux"])))
+    machines = list(aws(compute["ec2_linux"]))
+    yield "aws/machines.csv", as_csv(date, machines)
+    yield "aws/bandwidth.csv", aws_bandwidth(dict.fromkeys(name for name, *_ in machines))
+    yield "gcp/machines.csv", as_csv(date, list(gcp(compute)))
+    yield "azure/machines.csv", as_csv(date, list(azure(compute["azure_linux"])))
 
 
 def packaged(package: str, path: str) -> Path:
@@ -295,6 +299,9 @@ AWS_KINDS = {
     "RTX PRO Server 6000": {98304: "RTXPRO6000"},
     "RTX PRO 4500": {32768: "RTXPRO4500"},
 }
+AWS_HARDWARE: dict[str, dict[str, Any]] = {}
+"""Machines that moto lacks, as EC2's DescribeInstanceTypes has them, with the day and the source:
+`VCpuInfo`, `MemoryInfo`, `GpuInfo`, `NetworkInfo`."""
 AWS_UNPRICED = (
     *(
         f"g7.{size}"
@@ -310,9 +317,6 @@ AWS_UNPRICED = (
 
 
 def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    hardware = json.loads(
-        gzip.decompress(packaged("moto", "ec2/resources/instance_types.json.gz").read_bytes())
-    )
     words = AWS_US_EAST_1.split()
     references = dict(zip(words[::2], map(float, words[1::2]), strict=True))
     read = aws_skypilot()
@@ -323,15 +327,15 @@ def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
             found = {region: (price, "") for region, price in shared.items()}
         found |= dated(read.get(name, {}), SKYPILOT_READ)
         found["us-east-1"] = (reference, AWS_LISTED)
-        yield (*aws_hardware(name, hardware), "on-demand", found)
+        yield (*aws_hardware(name), "on-demand", found)
     for table, day in ((AWS_READ, SKYPILOT_READ), (AWS_READ_EARLIER, AWS_CUT)):
         for name, prices in table.items():
             found = dated(prices | read.get(name, {}), day)
             if "us-east-1" in found:
                 found["us-east-1"] = (prices["us-east-1"], AWS_LISTED)
-            yield (*aws_hardware(name, hardware), "on-demand", found)
+            yield (*aws_hardware(name), "on-demand", found)
     for name in AWS_UNPRICED:
-        yield (*aws_hardware(name, hardware), "on-demand", {})
+        yield (*aws_hardware(name), "on-demand", {})
 
 
 def dated(prices: Prices, day: str) -> Dated:
@@ -378,8 +382,36 @@ def aws_shared(
     return found
 
 
-def aws_hardware(name: str, hardware: Mapping[str, Any]) -> tuple[str, float, float, str, int]:
-    facts = hardware[name]
+@cache
+def described() -> dict[str, Any]:
+    """Facts of each machine type by EC2's DescribeInstanceTypes, as moto has copied them."""
+    packed = packaged("moto", "ec2/resources/instance_types.json.gz").read_bytes()
+    found: dict[str, Any] = json.loads(gzip.decompress(packed))
+    return found | AWS_HARDWARE
+
+
+def aws_bandwidth(machines: Iterable[str]) -> str:
+    """Gbit/s of one node: of its first network card, and of all cards together."""
+    notes = [
+        "# Gbit/s of one node, of EC2's DescribeInstanceTypes; written by tools/catalog.py",
+        "# up_to: only for a short while; all_cards: of all cards together, with EFA on each",
+        "machine,gbits,up_to,all_cards",
+    ]
+    rows = []
+    for name in machines:
+        network = described()[name]["NetworkInfo"]
+        first = network["NetworkCards"][0]
+        up_to = "yes" if first["NetworkPerformance"].startswith("Up to") else ""
+        every = ""
+        if network["MaximumNetworkCards"] > 1:  # `3200 Gigabit`, or `4x 100 Gigabit`
+            *cards, gbits = re.findall(r"\d+", network["NetworkPerformance"])
+            every = f"{int(gbits) * int((cards or [1])[0])}"
+        rows.append(f"{name},{first['PeakBandwidthInGbps']:g},{up_to},{every}")
+    return "\n".join([*notes, *rows, ""])
+
+
+def aws_hardware(name: str) -> tuple[str, float, float, str, int]:
+    facts = described()[name]
     vcpus, memory = facts["VCpuInfo"]["DefaultVCpus"], facts["MemoryInfo"]["SizeInMiB"] / 1024
     if "GpuInfo" not in facts:
         return name, vcpus, memory, "", 0

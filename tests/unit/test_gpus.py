@@ -20,7 +20,6 @@ from tests.unit.test_config_page import ROOT, generate
 NOT_FOUND = {
     "catalog/gpus.py: the rate of P40",
     "catalog/gpus.py: the rate of T4G",
-    "providers/aws/bandwidth.csv: g7",
     "providers/azure/bandwidth.csv: Standard_ND96amsr_A100_v4",
     "providers/azure/bandwidth.csv: Standard_ND96isr_H200_v5",
     "providers/gcp/family_traits.csv: g4",
