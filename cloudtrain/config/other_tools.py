@@ -21,10 +21,11 @@ _TABLE = f"`cloudtrain docs import` says what goes where; {_INIT}"
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedKind:
-    """A kind of file that `cloudtrain import` reads, with the reader of its name
-    (`importers.READERS`) and a section of its name in docs/import.md."""
+    """A kind of file that `cloudtrain import` reads; docs/import.md has a section of its name."""
 
     name: str
+    module: str
+    """Of importers/: its `read` fills the draft of a config."""
     title: str
     """What a read file is."""
     form: str
@@ -40,6 +41,7 @@ class ImportedKind:
 IMPORTED = (
     ImportedKind(
         name="AI Platform",
+        module="ai_platform",
         title="an AI Platform training job",
         form="an AI Platform config.yaml (trainingInput:)",
         holds=lambda tree, _: "trainingInput" in tree,
@@ -47,6 +49,7 @@ IMPORTED = (
     ),
     ImportedKind(
         name="Vertex AI",
+        module="vertex",
         title="a Vertex AI CustomJob",
         form="a Vertex AI CustomJob (workerPoolSpecs:)",
         holds=lambda tree, _: (
@@ -57,6 +60,7 @@ IMPORTED = (
     ),
     ImportedKind(
         name="Compose",
+        module="compose",
         title="a compose file with TF_CONFIG",
         form="a compose file with TF_CONFIG (services:)",
         what="a compose file",
@@ -64,12 +68,14 @@ IMPORTED = (
     ),
     ImportedKind(
         name="TFJob",
+        module="tfjob",
         title="a TFJob",
         form="a TFJob (kind: TFJob)",
         holds=lambda tree, _: str(tree.get("kind", "")).lower() == "tfjob",
     ),
     ImportedKind(
         name="INI",
+        module="ini",
         title="an INI [cluster] file",
         form="an INI file with [cluster]",
         what="an INI file with [cluster]",

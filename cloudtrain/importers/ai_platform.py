@@ -51,7 +51,7 @@ _FLAGS = {
 _ROLE_FLAGS = {"master": "master", "worker": "worker", "parameter-server": "parameterServer"}
 
 
-def read_ai_platform(draft: Draft, values: Values, options: Options) -> None:
+def read(draft: Draft, values: Values, options: Options) -> None:
     job, submit = values.at("trainingInput"), options.submit
     if submit is not None:
         _add_flags(draft, job, submit)

@@ -42,7 +42,7 @@ class Task:
     origin: Value
 
 
-def read_compose(draft: Draft, values: Values, options: Options) -> None:
+def read(draft: Draft, values: Values, options: Options) -> None:
     """Read a compose file. Raises ConfigError without a service that has TF_CONFIG, or with
     different clusters."""
     draft.put("provider", next(row.name for row in providers() if row.on_this_machine))

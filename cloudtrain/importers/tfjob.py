@@ -25,7 +25,7 @@ _DROPPED = ("apiVersion", "kind", "status")
 _RUN_POLICY = ("cleanPodPolicy", "ttlSecondsAfterFinished")
 
 
-def read_tfjob(draft: Draft, values: Values, options: Options) -> None:
+def read(draft: Draft, values: Values, options: Options) -> None:
     """Read a TFJob. Raises ConfigError for a dynamic or an unknown kind of job."""
     for key in _DROPPED:
         values.drop(key)

@@ -46,7 +46,7 @@ OUTPUT = shell_words.ours("output")
 _KNOWN = (*_POOL_FLAGS, "local-package-path", "script", "output-image-uri")
 
 
-def read_vertex(draft: Draft, values: Values, options: Options) -> None:
+def read(draft: Draft, values: Values, options: Options) -> None:
     """Read a CustomJob. Raises ConfigError without worker pools, or with a TPU's machine."""
     # The Python client writes `worker_pool_specs` for `workerPoolSpecs`.
     values.rename(lambda key: re.sub(r"_([a-z])", lambda found: found[1].upper(), key))
