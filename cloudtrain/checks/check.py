@@ -1,4 +1,4 @@
-"""`cloudtrain check`: what would stop `up` or `train`; changes nothing."""
+"""`cloudtrain check`: all findings in order, what would stop `up` or `train`; changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cloudtrain.checks.findings import (
     store,
 )
 from cloudtrain.checks.node_notes import without_end
-from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.notes import notes
 from cloudtrain.checks.path_notes import unusable
 from cloudtrain.checks.price import price
 from cloudtrain.checks.script_code import missing_script

@@ -1,5 +1,6 @@
-"""Findings of `check` on what this machine, the data and the account have, before anything is
-created."""
+"""Findings of `check` on this machine, the data and the store; the clouds' are in their checks.py.
+
+What is true of all findings of one name is in core/finding_kinds.py."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
 from cloudtrain.checks.code_sizes import CodeSizes, code_sizes
 from cloudtrain.checks.commands import command_problems, launched, too_long, unfilled
-from cloudtrain.checks.offline_checks import data_notes, notes, rights_notes, unknown_places
+from cloudtrain.checks.notes import data_notes, notes, rights_notes, unknown_places
 from cloudtrain.checks.price import price
 from cloudtrain.checks.setup import setup_problems
 from cloudtrain.cluster.drift import lifetime_note, override_notes, recorded_drift

@@ -8,7 +8,7 @@ from functools import partial
 
 from cloudtrain.checks.check import refuse
 from cloudtrain.checks.node_notes import without_end
-from cloudtrain.checks.offline_checks import open_notes
+from cloudtrain.checks.notes import open_notes
 from cloudtrain.checks.script_code import missing_script
 from cloudtrain.cluster.drift import override_notes
 from cloudtrain.cluster.lease import holding_cluster

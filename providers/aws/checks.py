@@ -37,8 +37,8 @@ from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS
 from cloudtrain.providers.aws.zones import Regions
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.checks import NotChecked, finding, in_each
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.base.findings import NotChecked, finding, in_each
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED
 

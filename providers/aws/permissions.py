@@ -21,7 +21,7 @@ from cloudtrain.providers.aws.expiry import ROLE
 from cloudtrain.providers.aws.facts import FACTS, FOLDER
 from cloudtrain.providers.aws.ssh_service import DOCUMENT
 from cloudtrain.providers.base import fact_tables, labels
-from cloudtrain.providers.base.findings import NotChecked, finding, not_checked
+from cloudtrain.providers.base.checks import NotChecked, finding, not_checked
 from cloudtrain.providers.base.words import NOT_REPORTED
 
 ASKED = fact_tables.actions(FOLDER, kind="read")

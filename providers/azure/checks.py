@@ -37,8 +37,8 @@ from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
+from cloudtrain.providers.base.checks import NotChecked, finding, in_each
 from cloudtrain.providers.base.driver import Location, Vm
-from cloudtrain.providers.base.findings import NotChecked, finding, in_each
 from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED, lasting

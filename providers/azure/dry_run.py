@@ -24,8 +24,8 @@ from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.vms import bodies
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.checks import in_each
 from cloudtrain.providers.base.driver import LaunchRequest, Location
-from cloudtrain.providers.base.findings import in_each
 
 CALLER = "192.0.2.1/32"
 """Placeholder (TEST-NET-1): the validation does not need the caller's address."""

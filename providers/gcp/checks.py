@@ -18,7 +18,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Finding
-from cloudtrain.providers.base import findings as base
+from cloudtrain.providers.base import checks as base
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED

@@ -15,7 +15,7 @@ from cloudtrain.core.model import ClusterConfig, Market, Network, Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.providers.base import fact_tables
-from cloudtrain.providers.base.findings import NotChecked, finding, not_checked
+from cloudtrain.providers.base.checks import NotChecked, finding, not_checked
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import faults, ssh_service
 from cloudtrain.providers.gcp.client import GcpClient, Json

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.checks.check import check
 from cloudtrain.checks.commands import LONGEST
-from cloudtrain.checks.offline_checks import notes, script_notes
+from cloudtrain.checks.notes import notes, script_notes
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report

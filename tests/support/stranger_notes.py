@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.checks.offline_checks import script_notes
+from cloudtrain.checks.notes import script_notes
 from tests.support.offline_checks_parts import written
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.checks.commands import LONGEST, launched
-from cloudtrain.checks.offline_checks import script_notes
+from cloudtrain.checks.notes import script_notes
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, tasks
 from cloudtrain.commands.plan import plan_report

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.catalog import reported
 from cloudtrain.checks.findings import Traffic, checked_data, egress_finding
-from cloudtrain.checks.offline_checks import data_notes
+from cloudtrain.checks.notes import data_notes
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.core.errors import DataError, PermissionsError, StoreError, UsageError
 from cloudtrain.core.model import (

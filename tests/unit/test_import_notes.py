@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.checks.import_notes import import_notes
-from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.notes import notes
 from cloudtrain.checks.script_code import program_notes
 from cloudtrain.config import load
 from tests.support.code_parts import write

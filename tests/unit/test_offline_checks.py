@@ -10,7 +10,7 @@ from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.checks.check import refuse_missing_script
 from cloudtrain.checks.commands import LONGEST
 from cloudtrain.checks.findings import command, found_ahead
-from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.notes import notes
 from cloudtrain.checks.script_code import missing_script
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan

@@ -8,7 +8,7 @@ import pytest
 
 from cloudtrain import config as configs
 from cloudtrain.checks.check import noted
-from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.notes import notes
 from cloudtrain.cluster.plan import make_plan, open_ports_note
 from cloudtrain.core.model import ClusterConfig
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.notes import notes
 from cloudtrain.checks.setup import setup_problems
 from cloudtrain.config import requirements
 from cloudtrain.core.model import Setup

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.checks.check import noted
-from cloudtrain.checks.offline_checks import script_notes
+from cloudtrain.checks.notes import script_notes
 from cloudtrain.checks.path_notes import path_notes
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan

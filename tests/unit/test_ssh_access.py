@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.checks.offline_checks import access_note
+from cloudtrain.checks.notes import access_note
 from cloudtrain.cluster.drift import creation_facts_of
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import from_json, load, to_json

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 import cloudtrain
-from cloudtrain.checks.offline_checks import open_notes
+from cloudtrain.checks.notes import open_notes
 from cloudtrain.cli import printing, target
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster

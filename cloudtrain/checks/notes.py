@@ -1,4 +1,4 @@
-"""Offline checks of `plan` and `check`: what would fail on the nodes, and every note."""
+"""Notes of `plan` and `check`, offline: configs that work, but hardly as intended."""
 
 from __future__ import annotations
 
