@@ -67,7 +67,7 @@ def _pattern(
 @options.option("--timestamps", "Show when each line arrived.")
 @options.run("Run to show")
 @options.store
-@options.full_log
+@options.display
 @options.json("Print one JSON object for each line.")
 def logs_command(
     name: str | None,

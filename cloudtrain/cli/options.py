@@ -6,6 +6,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -236,13 +237,16 @@ store = option(
     "Read landed runs from this store; needs no local record or FILE.",
     envvar="CLOUDTRAIN_STORE",
 )
-full_log = option(
-    "--full-log",
-    "Show TensorFlow's log about itself on a terminal too, and each task's line of those that"
-    " many print alike; files and pipes always have both.",
-    expose_value=False,
-    callback=_displayed,
-)
+
+
+def display(function: Decorated) -> Decorated:
+    """The flags of `Style` that have a help."""
+    for each in fields(Style):
+        if meaning := each.metadata.get("help"):
+            flag = f"--{each.name.replace('_', '-')}"
+            decorate = option(flag, meaning, expose_value=False, callback=_displayed)
+            function = decorate(function)
+    return function
 
 
 def command(

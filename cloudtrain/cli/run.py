@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @options.adopt
 @options.yes
 @options.ignore
-@options.full_log
+@options.display
 @options.events
 @options.as_json
 @options.record
@@ -140,7 +140,7 @@ def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) ->
 @options.option("--detach", "Return once the run has started.")
 @options.resume
 @options.adopt
-@options.full_log
+@options.display
 @options.events
 @options.as_json
 @options.record

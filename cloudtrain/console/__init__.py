@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import field
 from typing import TYPE_CHECKING, TextIO
 
 from cloudtrain.core.dataclass import dataclass
@@ -16,12 +17,18 @@ __all__ = ["Style", "can_draw", "console"]
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """Display flags of a command: a field for each, of its name."""
+    """Display flags of a command: a field for each, of its name. One with a `help` is a flag of all
+    commands that show a run's log."""
 
     json: bool = False
     """Stdout is for one document alone; task output goes to stderr too."""
-    full_log: bool = True
-    """A terminal also shows what TensorFlow logs about itself; files and pipes get every line."""
+    full_log: bool = field(
+        default=True,
+        metadata={
+            "help": "Show TensorFlow's log about itself on a terminal too, and each task's line of "
+            "those that many print alike; files and pipes always have both."
+        },
+    )
 
 
 def can_draw(stream: TextIO) -> bool:
@@ -35,7 +42,7 @@ def console(style: Style) -> Screen:
     if can_draw(sys.stderr):
         from cloudtrain.console.terminal import TerminalConsole
 
-        return TerminalConsole(err=sys.stderr, out=out, full_log=style.full_log)
+        return TerminalConsole(err=sys.stderr, out=out, style=style)
     from cloudtrain.console.plain import PlainConsole
 
     return PlainConsole(err=sys.stderr, out=out)

@@ -16,6 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from cloudtrain.console import Style
 from cloudtrain.console.lines import printable, quoted, wrapped
 from cloudtrain.console.screen import HELD, AlikeLines, Progress, TaskOutput, can_write, counted
 from cloudtrain.core.protocols import Stage
@@ -44,12 +45,12 @@ def full_screen(lines: Callable[[int], Sequence[str]]) -> Live:
 
 
 class TerminalConsole:
-    def __init__(self, *, err: TextIO, out: TextIO, full_log: bool = True) -> None:
+    def __init__(self, *, err: TextIO, out: TextIO, style: Style) -> None:
         self._rich = plain_rich(file=Progress(err), force_terminal=True)
         self._same = out.isatty()
         """Whether task output goes to the terminal that is drawn on."""
         colours = self._same and not os.environ.get("NO_COLOR")
-        folds = self._same and not full_log
+        folds = self._same and not style.full_log
         self._out = TaskOutput(out, colours=colours, folds=folds)
         self._alike = AlikeLines() if folds and can_write(out, "×") else None
         self._release: threading.Timer | None = None

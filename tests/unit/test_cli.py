@@ -192,7 +192,7 @@ def test_the_same_flag_means_the_same_everywhere() -> None:
 )
 def test_each_display_flag_is_a_field_of_the_style(words: list[str], style: Style) -> None:
     @click.command()
-    @flags.full_log
+    @flags.display
     @flags.as_json
     def command(as_json: bool) -> None:
         click.echo(repr(flags.given_style()))

@@ -271,7 +271,7 @@ def terminal(out: io.StringIO) -> tuple[Screen, Terminal]:
     from cloudtrain.console.terminal import TerminalConsole
 
     err = Terminal()
-    return TerminalConsole(err=err, out=out), err
+    return TerminalConsole(err=err, out=out, style=Style()), err
 
 
 def test_on_a_terminal_task_names_are_coloured_one_colour_per_task(
@@ -342,7 +342,7 @@ def test_a_terminal_hides_what_tensorflow_logs_about_itself_and_says_so_once() -
     from cloudtrain.console.terminal import TerminalConsole
 
     out = Terminal()
-    screen = TerminalConsole(err=Terminal(), out=out, full_log=False)
+    screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=False))
     for _ in range(2):
         screen.task_output("chief0", OWN_LOG)
         screen.task_output("chief0", A_SCRIPTS)
@@ -357,7 +357,7 @@ def test_a_file_gets_every_line_and_so_does_a_terminal_that_asks_for_it(full_log
     from cloudtrain.console.terminal import TerminalConsole
 
     out = Terminal() if full_log else io.StringIO()
-    screen = TerminalConsole(err=Terminal(), out=out, full_log=full_log)
+    screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=full_log))
     screen.task_output("chief0", OWN_LOG)
     assert len(out.getvalue().splitlines()) == len(OWN_LOG.splitlines())
 
@@ -367,7 +367,7 @@ def test_what_many_tasks_print_alike_is_one_line_on_a_terminal() -> None:
 
     for full_log, terminal_out in ((False, True), (True, True), (False, False)):
         out = Terminal() if terminal_out else io.StringIO()
-        screen = TerminalConsole(err=Terminal(), out=out, full_log=full_log)
+        screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=full_log))
         for task in ("chief0", *(f"worker{n}" for n in range(39))):
             screen.task_output(task, b"Epoch 1/2\n")
         screen.flush()
@@ -385,7 +385,7 @@ def test_a_line_waits_only_a_moment_for_the_same_of_other_tasks(
     for module in ("screen", "terminal"):
         monkeypatch.setattr(f"cloudtrain.console.{module}.HELD", 0.01)
     out = Terminal()
-    screen = TerminalConsole(err=Terminal(), out=out, full_log=False)
+    screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=False))
     screen.task_output("worker0", b"x\n")
     until(lambda: out.getvalue().endswith("x\n"), 20)
 
@@ -424,7 +424,7 @@ def test_a_terminal_that_goes_away_stops_nothing() -> None:
     with os.fdopen(follower, "w") as err:
         from cloudtrain.console.terminal import TerminalConsole
 
-        screen = TerminalConsole(err=err, out=io.StringIO())
+        screen = TerminalConsole(err=err, out=io.StringIO(), style=Style())
         with screen.stage("nodes", 1) as stage:
             os.close(leader)
             stage.node("n", "text")

@@ -20,8 +20,10 @@ from cloudtrain.cli import printing, target
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
+from cloudtrain.core.cloud import clouds
 from cloudtrain.core.errors import ConfigError, CredentialsError, UntrustedError
 from cloudtrain.core.model import ClusterConfig, Endpoints, Network
+from cloudtrain.core.store_kinds import KINDS, is_on_this_machine
 from cloudtrain.providers.gcp.credentials import Credentials
 from cloudtrain.state import Records
 from cloudtrain.trust.consent import open_facts, refuse_untrusted
@@ -588,3 +590,10 @@ def test_a_port_that_is_open_to_more_than_a_network_is_said_with_its_number(
         )
         noted = open_notes(config)
         assert [f"open to {count} addresses" in note for note in noted] == [True] * bool(count)
+
+
+def test_the_host_of_each_kind_of_store_is_a_clouds_or_this_machine() -> None:
+    """One that a URI may name gets this user's credentials: trust/file_facts must ask for it."""
+    of_clouds = {cloud.store_scheme for cloud in clouds()}
+    others = [kind.scheme for kind in KINDS if kind.scheme not in of_clouds]
+    assert [scheme for scheme in others if not is_on_this_machine(f"{scheme}://x")] == []
