@@ -19,18 +19,9 @@ from cloudtrain.cluster.plan import CHOOSES, plan_errors, plan_notes
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import read_secrets
 from cloudtrain.config.location import placed
+from cloudtrain.core import errors
 from cloudtrain.core.cloud import SshService, cloud_of, facts_of, is_cloud
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    ConfigError,
-    CredentialsError,
-    LeftoverError,
-    NoBucketError,
-    UsageError,
-    if_told,
-    text_of,
-)
 from cloudtrain.core.model import ClusterConfig, Plan, Problem
 from cloudtrain.core.own_python import NEUTRAL
 from cloudtrain.core.partial_list import evidence_text
@@ -68,9 +59,9 @@ def secrets(config: ClusterConfig) -> str:
 def _of(what: str, ask: Callable[[ClusterConfig], str], config: ClusterConfig) -> Sequence[Finding]:
     try:
         return (Finding(what=what, ok=True, text=ask(config)),)
-    except ConfigError as error:
+    except errors.ConfigError as error:
         return _refused(what, config, error.problems, error.hint)
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         return (Finding.of(what, error),)
 
 
@@ -84,7 +75,7 @@ def refusal(
     what: str,
     wrong: Collection[str],
     hint: str | None = None,
-    kind: type[CloudtrainError] = UsageError,
+    kind: type[errors.CloudtrainError] = errors.UsageError,
 ) -> tuple[Finding, ...]:
     """One bad finding with all these texts; none without any."""
     return (Finding.of(what, kind("\n".join(wrong), hint=hint)),) if wrong else ()
@@ -126,7 +117,7 @@ def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ..
         text = f"{evidence_text(found)}; `up` tries the zones of a region in this order"
         return (Finding(what="spot", ok=True, text=text),) if found else ()
 
-    return if_told(
+    return errors.if_told(
         ask,
         lambda error: (
             Finding(what="spot", ok=True, text=f"not known: {error.message}", told=False),
@@ -192,7 +183,7 @@ def _jump_host(jump: str) -> Finding:
         connect(jump_command(jump, "localhost", 22)).close()
     except ProxyFailed as error:
         if "open failed" not in error.text and "stdio forwarding failed" not in error.text:
-            kind = CredentialsError if error.lasting else UsageError
+            kind = errors.CredentialsError if error.lasting else errors.UsageError
             return Finding.of("ssh", kind(error.text, hint=error.hint))
         if "administratively prohibited" in error.text:
             text = f"{jump} lets you in; it allows no forwarding to itself, perhaps to the nodes"
@@ -284,9 +275,9 @@ def _checked(
         relayed = not shared and signer.sign(dataset.files[0], expires_in=60) is None
         read = Traffic(name=name, uri=dataset.source.source, location=signer.location(), size=total)
         cost = transfer_cost(config, read.uri, read.location, total)
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         what = f"data.{name}"
-        return replace(Finding.of(what, error), text=text_of(what, error)), None, ()
+        return replace(Finding.of(what, error), text=errors.text_of(what, error)), None, ()
     texts = (_described(dataset, split, shared=shared), RELAYED if relayed else "")
     text = "; ".join(filter(None, (*texts, cost if priced else "")))
     return Finding(what=f"data.{name}", ok=True, text=text), read, split
@@ -318,7 +309,7 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
         return ()
     try:
         refuse_drift(recorded_drift(plan), plan.config)
-    except UsageError as error:
+    except errors.UsageError as error:
         return (Finding.of("cluster", error),)
     text = "; ".join(lifetime_note(plan)) or "its nodes match the file"
     return (Finding(what="cluster", ok=True, text=text),)
@@ -330,12 +321,12 @@ def end_findings(handle: Handle) -> tuple[Finding, ...]:
     provider = handle.provider if on_record(handle.plan) else None
     if not isinstance(provider, RentsMachines):
         return ()
-    nodes = if_told(lambda: tuple(provider.nodes_and_ends(handle.config.name)), ())
+    nodes = errors.if_told(lambda: tuple(provider.nodes_and_ends(handle.config.name)), ())
     lacking = without_end(nodes, CLOCK.now())
     if lacking:
         text = "; ".join(f"{node.name}: NO END: {node.no_end}" for node in lacking)
         hint = "`cloudtrain up` gives them one where the cloud can, `cloudtrain down` deletes them"
-        return refusal("end", [text], hint, LeftoverError)
+        return refusal("end", [text], hint, errors.LeftoverError)
     if not any(node.expires and node.state == "running" for node in nodes):
         return ()
     return (Finding(what="end", ok=True, text="the cloud will end its running nodes"),)
@@ -368,8 +359,8 @@ def store(handle: Handle) -> Finding:
         return Finding(what="store", ok=True, text="artifacts are downloaded to this machine")
     try:
         handle.store.check()
-    except CloudtrainError as error:
-        if isinstance(error, NoBucketError) and config.artifacts.create:
+    except errors.CloudtrainError as error:
+        if isinstance(error, errors.NoBucketError) and config.artifacts.create:
             text = f"{config.artifacts.store}: does not exist yet: `up` creates it"
             return Finding(what="store", ok=True, text=text)
         return Finding.of("store", error)

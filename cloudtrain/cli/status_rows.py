@@ -65,7 +65,7 @@ class Row:
     key: str | None = ""
     """Its key in JSON; "": the field's name, None: it has none."""
     json: Callable[[Any, ClusterStatus, float], Any] | None = None
-    """Its value in JSON; None: as `encode` has it."""
+    """What it is in JSON, unless it is None."""
     text: Draw | None = None
     """Lines of `status`."""
     watch: Draw | None = None
@@ -93,11 +93,13 @@ def drawn(
 
 
 def cluster_json(status: ClusterStatus, now: float) -> dict[str, Any]:
-    values = [(row, getattr(status, row.field)) for row in ROWS if row.key is not None]
-    return {
-        row.key or row.field: row.json(value, status, now) if row.json else encode(value, VIEWS)
-        for row, value in values
-    }
+    document = {}
+    for row in ROWS:
+        if row.key is not None:
+            value = getattr(status, row.field)
+            made = row.json(value, status, now) if row.json and value is not None else value
+            document[row.key or row.field] = encode(made, VIEWS)
+    return document
 
 
 # ── the cluster and its nodes ────────────────────────────────────────────────
@@ -135,11 +137,7 @@ def _heading(status: ClusterStatus, *more: str) -> str:
     return _joined(status.name, status.provider, status.strategy, *more)
 
 
-def _nodes_json(
-    nodes: Sequence[Node] | None, status: ClusterStatus, now: float
-) -> list[dict[str, Any]] | None:
-    if nodes is None:
-        return None
+def _node_rows(nodes: Sequence[Node], status: ClusterStatus, now: float) -> list[dict[str, Any]]:
     prices = status.prices
     return [{**node_json(node, now), "price_per_hour": prices.get(node.name)} for node in nodes]
 
@@ -302,7 +300,7 @@ ROWS = (
     Row("holder", "at_work", text="  at work: {}"),
     Row(
         "away",
-        json=lambda away, _, now: away and {**encode(away), "silent": away.is_silent(now)},
+        json=lambda away, _, now: {**encode(away), "silent": away.is_silent(now)},
         text=_desk,
         watch=_desk,
     ),
@@ -311,8 +309,8 @@ ROWS = (
         None,
         text=lambda _, status, __: None if status.away else "  away: no report of its controller",
     ),
-    Row("nodes", json=_nodes_json, text=lambda nodes, *_: node_lines(nodes), alarm=_node_alarms),
-    Row("planned", json=lambda names, *_: None if names is None else len(names)),
+    Row("nodes", json=_node_rows, text=lambda nodes, *_: node_lines(nodes), alarm=_node_alarms),
+    Row("planned", json=lambda names, *_: len(names)),
     Row("missing"),
     Row("foreign", text="  {}"),
     Row("lease", json=lambda lease, *_: lease or None, text="  {}"),
@@ -320,10 +318,10 @@ ROWS = (
     Row("nodes", "cost_at_least", json=_cost("least")),
     Row("nodes", "cost_at_most", json=_cost("most")),
     Row(
-        "nodes",
+        "name",
         "overdue",
-        json=lambda nodes, _, now: [node.name for node in overdue(nodes or (), now)],
-        text=lambda nodes, status, now: _indented(billing_lines(nodes, status.provider, now), 2),
+        json=lambda _, status, now: [node.name for node in overdue(status.nodes or (), now)],
+        text=lambda _, one, now: _indented(billing_lines(one.nodes or (), one.provider, now), 2),
     ),
     Row(
         "still_billed",

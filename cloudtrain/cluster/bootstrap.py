@@ -9,15 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CloudError,
-    HostKeyMismatch,
-    NodeError,
-    NodeGone,
-    NodeUnreachable,
-    StepFailed,
-)
 from cloudtrain.core.model import HostKey, Identity, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import HostKeys, Stage, Transport
@@ -69,7 +62,7 @@ def rotate_host_key(
     )
     if done.exit_code != 0:
         words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise StepFailed(
+        raise errors.StepFailed(
             node.name,
             f"its host key could not be changed: exit {done.exit_code}: {words}",
             hint="the image must let the user `cloudtrain` use sudo without a password",
@@ -96,8 +89,8 @@ def _verify(
         transport.ask(node, ":")
 
     try:
-        RELOADED.call(look, on=(HostKeyMismatch, NodeUnreachable), clock=clock)
-    except (HostKeyMismatch, NodeUnreachable):
+        RELOADED.call(look, on=(errors.HostKeyMismatch, errors.NodeUnreachable), clock=clock)
+    except (errors.HostKeyMismatch, errors.NodeUnreachable):
         host_keys.trust(node.name, both)
         raise
 
@@ -106,7 +99,7 @@ def _reload(node: Node, transport: Transport, how: str) -> None:
     """Make sshd load the key; a failure or a lost connection shows in the key it presents."""
     try:
         transport.run(node, _as_root(how), timeout=30.0)
-    except NodeUnreachable:
+    except errors.NodeUnreachable:
         return
 
 
@@ -243,7 +236,7 @@ class _Presence:
         with self._lock:
             if self._clock.monotonic() - self._asked >= ASKED_EVERY:
                 self._asked = self._clock.monotonic()
-                with suppress(CloudError):
+                with suppress(errors.CloudError):
                     self._seen.append(
                         frozenset(
                             each.name
@@ -253,7 +246,7 @@ class _Presence:
                     )
             gone = len(self._seen) == 2 and not any(node.name in names for names in self._seen)
         if gone:
-            raise NodeGone(node.name, "its cloud took it while it booted")
+            raise errors.NodeGone(node.name, "its cloud took it while it booted")
 
 
 @dataclass(frozen=True)
@@ -266,7 +259,7 @@ class _Wait:
     def for_login(self, node: Node) -> None:
         """Wait for a login: a boot refuses, is silent, or has another host key or no user key."""
 
-        def show(error: NodeError, *_: float) -> None:
+        def show(error: errors.NodeError, *_: float) -> None:
             self.stage.node(node.name, f"booting: {error.text}")
 
         def login() -> None:
@@ -274,7 +267,7 @@ class _Wait:
                 self.presence.refuse_gone(node)
             self.transport.ask(node, ":")
 
-        closed = (NodeUnreachable, HostKeyMismatch)
+        closed = (errors.NodeUnreachable, errors.HostKeyMismatch)
         try:
             BOOT.call(login, on=closed, unless=_is_lasting, before_pause=show, clock=self.clock)
         except closed as error:
@@ -300,20 +293,20 @@ class _Wait:
 _CLOUD_INIT_WORKS = "pgrep -f '/usr/bin/cloud-init( |$)' >/dev/null"
 
 
-def _is_lasting(error: NodeError) -> bool:
+def _is_lasting(error: errors.NodeError) -> bool:
     """True for what no boot ends: the command of `network.ssh_proxy` is missing, or refused."""
-    return isinstance(error, NodeUnreachable) and error.lasting
+    return isinstance(error, errors.NodeUnreachable) and error.lasting
 
 
-def _never(node: Node, last: NodeError) -> NodeError:
-    if isinstance(last, HostKeyMismatch):
-        return HostKeyMismatch(
+def _never(node: Node, last: errors.NodeError) -> errors.NodeError:
+    if isinstance(last, errors.HostKeyMismatch):
+        return errors.HostKeyMismatch(
             node.name,
             f"no login within {BOOT.within:.0f} s: {last.text}",
             hint="cloud-init installs the host key: an image without it, or that creates its own "
             "keys, cannot be used; check the node's boot log in the cloud's console",
         )
-    return NodeUnreachable(
+    return errors.NodeUnreachable(
         node.name,
         f"no login within {BOOT.within:.0f} s: {last.text}",
         hint=(last.hint if node.ssh_proxy else None)

@@ -14,22 +14,8 @@ from cloudtrain.cluster.session import Handle, account, recorded_config
 from cloudtrain.config import with_candidate
 from cloudtrain.console.forwarding import WaitingConsole
 from cloudtrain.console.times import duration
-from cloudtrain.core import moments
+from cloudtrain.core import errors, moments
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudError,
-    CloudtrainError,
-    ConfigError,
-    CredentialsError,
-    NodesError,
-    PermissionsError,
-    PlaceRefusal,
-    QuotaError,
-    exit_code,
-    if_told,
-    of_kind,
-)
 from cloudtrain.core.events import (
     BudgetContinued,
     ClusterGone,
@@ -50,8 +36,8 @@ from cloudtrain.state import Records, known_clusters
 
 T = TypeVar("T")
 
-NO_ROOM = (CapacityError, QuotaError)
-NOT_HERE = (*NO_ROOM, CredentialsError, PermissionsError)
+NO_ROOM = (errors.CapacityError, errors.QuotaError)
+NOT_HERE = (*NO_ROOM, errors.CredentialsError, errors.PermissionsError)
 """Errors after which another choice may have room; nothing may stay behind."""
 
 ROUNDS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
@@ -80,7 +66,7 @@ def in_first_with_room(
         return _one_round(handle, accept, attempt, console, since, fallback)
     heard, until = console, clock.now() + wait
 
-    def refused(error: CloudError, pause: float, _: float) -> None:
+    def refused(error: errors.CloudError, pause: float, _: float) -> None:
         nonlocal heard
         heard = WaitingConsole(console)
         only = _to_try(handle.config)
@@ -119,7 +105,7 @@ def _missing(handle: Handle) -> list[str]:
         there = {node.name for node in handle.provider.nodes(handle.config.name)}
         return [name for name in handle.plan.names if name not in there]
 
-    return if_told(ask, [])
+    return errors.if_told(ask, [])
 
 
 def _one_round(
@@ -136,15 +122,15 @@ def _one_round(
         here.on_demand = fallback.names
         accept(here, console)
         return attempt(here, console)
-    refusals: list[PlaceRefusal] = []
+    refusals: list[errors.PlaceRefusal] = []
     for number, config in enumerate(to_try):
         here, place = Handle(config), f"{config.provider} {', '.join(config.placement)}"
         price = per_hour(estimate(here.plan))
         console.say(f"trying {place}, {price}: {number + 1} of {len(to_try)}")
         try:
             accept(here, console)
-        except CloudtrainError as error:
-            refusals.append(PlaceRefusal(place=place, error=error))
+        except errors.CloudtrainError as error:
+            refusals.append(errors.PlaceRefusal(place=place, error=error))
             console.warn(f"not in {_shown(refusals[-1])}")
             continue
         _leave_other_account(here.records, config, console)
@@ -152,7 +138,7 @@ def _one_round(
         try:
             return attempt(here, console)
         except NOT_HERE as error:
-            refusals.append(PlaceRefusal(place=place, error=error))
+            refusals.append(errors.PlaceRefusal(place=place, error=error))
             console.warn(f"not in {_shown(refusals[-1])}")
             _clear(here, error, console)
     _leave_other_account(handle.records, None, console)
@@ -196,14 +182,14 @@ def _is_part(choice: ClusterConfig, whole: ClusterConfig) -> bool:
     return same_nodes and set(choice.placement) <= set(whole.placement)
 
 
-def _clear(here: Handle, error: CloudtrainError, console: Console) -> None:
+def _clear(here: Handle, error: errors.CloudtrainError, console: Console) -> None:
     """Delete nodes that a refused attempt may have left: its rollback failed, or nobody knows."""
     events = here.records.events()
     if pending_nodes(events) or not_given_back(events):
         try:
             _leave(here, console)
-        except CloudtrainError as second:
-            raise NodesError({"up": error, "roll back": second}) from error
+        except errors.CloudtrainError as second:
+            raise errors.NodesError({"up": error, "roll back": second}) from error
 
 
 def _leave_other_account(records: Records, config: ClusterConfig | None, console: Console) -> None:
@@ -224,24 +210,26 @@ def _leave(handle: Handle, console: Console) -> None:
     records.close()
 
 
-def _shown(refusal: PlaceRefusal) -> str:
+def _shown(refusal: errors.PlaceRefusal) -> str:
     """For want of room its last zone is enough: each was reported when it was tried."""
     return refusal.brief if isinstance(refusal.error, NO_ROOM) else str(refusal)
 
 
-def _no_choice(refusals: Sequence[PlaceRefusal]) -> CloudtrainError:
+def _no_choice(refusals: Sequence[errors.PlaceRefusal]) -> errors.CloudtrainError:
     """One error for all choices; one for capacity if waiting may help in any of them."""
-    errors = [refusal.error for refusal in refusals]
-    if len({error.message for error in errors}) == 1:
-        return errors[0]
-    for_room = [error for error in errors if isinstance(error, NO_ROOM)]
-    worst = max(map(type, for_room or errors), key=exit_code)
+    refused = [refusal.error for refusal in refusals]
+    if len({error.message for error in refused}) == 1:
+        return refused[0]
+    for_room = [error for error in refused if isinstance(error, NO_ROOM)]
+    worst = max(map(type, for_room or refused), key=errors.exit_code)
     text = "\n".join(["no candidate can provide the nodes:", *map(_shown, refusals)])
-    hint = next((error.hint for error in errors if error.hint and error not in for_room), None)
+    hint = next((error.hint for error in refused if error.hint and error not in for_room), None)
     if for_room:
         hint = "`--wait 6h` tries all of them again until one has room; or add candidates"
-    error = of_kind(worst, text, hint)
-    return error.copy_with(refusals=tuple(refusals)) if isinstance(error, CloudError) else error
+    error = errors.of_kind(worst, text, hint)
+    return (
+        error.copy_with(refusals=tuple(refusals)) if isinstance(error, errors.CloudError) else error
+    )
 
 
 # ── offers ─────────────────────────────────────────────────────────────────────
@@ -271,8 +259,8 @@ def cluster_offers(config: ClusterConfig) -> tuple[ClusterOffer, ...]:
     for candidate in config.candidates:
         for place in candidate.placement:
             plan = make_plan(replace(with_candidate(config, candidate), placement=(place,)))
-            errors, price = "; ".join(plan_errors(plan)), estimate(plan)
-            found.append(ClusterOffer(candidate=candidate, plan=plan, price=price, not_sold=errors))
+            unsold, price = "; ".join(plan_errors(plan)), estimate(plan)
+            found.append(ClusterOffer(candidate=candidate, plan=plan, price=price, not_sold=unsold))
     return tuple(found if config.candidate_order == "ordered" else sorted(found, key=_rank))
 
 
@@ -308,7 +296,7 @@ def standing(config: ClusterConfig) -> Candidate | None:
         return None
     try:
         recorded = recorded_config(records)
-    except ConfigError:
+    except errors.ConfigError:
         return None
     same = [
         each

@@ -11,18 +11,8 @@ from cloudtrain.cluster.drift import creation_facts_of
 from cloudtrain.cluster.lifetime import charges, within_budget
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
+from cloudtrain.core import errors
 from cloudtrain.core.cloud import cloud_of, is_cloud
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudtrainError,
-    HostKeyMismatch,
-    NodeError,
-    NodeGone,
-    NodesError,
-    NodeUnreachable,
-    QuotaError,
-    TransientError,
-)
 from cloudtrain.core.events import (
     Event,
     NodeDeletionBegun,
@@ -156,7 +146,7 @@ def create_nodes(session: Session, plan: Plan) -> Session:
         expected = pending_nodes(session.records.events())
         try:
             made = session.provider.create(plan, identity_for(session), journal, expected)
-        except (CapacityError, QuotaError) as error:
+        except (errors.CapacityError, errors.QuotaError) as error:
             if not clear_leftovers(session, error, journal):
                 raise
             made = session.provider.create(plan, identity_for(session), journal)
@@ -233,13 +223,13 @@ def preemption_as_no_capacity() -> Iterator[None]:
     are created again like nodes for which there was no room."""
     try:
         yield
-    except NodeGone as gone:
-        raise CapacityError(gone.message) from gone
-    except NodesError as failure:
-        gone_too = [e for e in failure.failures.values() if isinstance(e, NodeGone)]
+    except errors.NodeGone as gone:
+        raise errors.CapacityError(gone.message) from gone
+    except errors.NodesError as failure:
+        gone_too = [e for e in failure.failures.values() if isinstance(e, errors.NodeGone)]
         if len(gone_too) < len(failure.failures):
             raise
-        raise CapacityError("; ".join(e.message for e in gone_too)) from failure
+        raise errors.CapacityError("; ".join(e.message for e in gone_too)) from failure
 
 
 @contextmanager
@@ -247,14 +237,14 @@ def serial_logs_shown(session: Session) -> Iterator[None]:
     """If the block fails, show the serial logs of unreachable nodes where the provider has them."""
     try:
         yield
-    except (NodeError, NodesError) as failure:
+    except (errors.NodeError, errors.NodesError) as failure:
         all_of_them: dict[str, BaseException] = (
-            {failure.node: failure} if isinstance(failure, NodeError) else failure.failures
+            {failure.node: failure} if isinstance(failure, errors.NodeError) else failure.failures
         )
         for name, error in all_of_them.items():
-            if not isinstance(error, NodeUnreachable | HostKeyMismatch):
+            if not isinstance(error, errors.NodeUnreachable | errors.HostKeyMismatch):
                 continue
-            with suppress(CloudtrainError):
+            with suppress(errors.CloudtrainError):
                 if text := session.provider.serial_log(session.config.name, name):
                     lines = text.replace("\n", "\n  ")
                     session.console.warn(f"{name}: the end of its serial log:\n  {lines}")
@@ -264,7 +254,7 @@ def serial_logs_shown(session: Session) -> Iterator[None]:
 def refuse_missing_nodes(made: Sequence[Node], plan: Plan) -> None:
     missing = {node.name for node in plan.nodes} - {node.name for node in made}
     if missing:
-        raise TransientError(
+        raise errors.TransientError(
             f"the provider created {len(made)} of {len(plan.nodes)} nodes, without an error for "
             f"the others: {', '.join(sorted(missing))}",
             hint="run `cloudtrain up` to continue, or "
@@ -340,7 +330,7 @@ TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 """Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""
 
 
-def lost_nodes(session: Session, error: CloudtrainError) -> tuple[str, ...]:
+def lost_nodes(session: Session, error: errors.CloudtrainError) -> tuple[str, ...]:
     """Nodes that did not answer, by this error, and that their cloud has no more. A spot node may
     be listed for a while after its last answer: it is waited for. None if the cloud does not
     answer."""
@@ -349,7 +339,7 @@ def lost_nodes(session: Session, error: CloudtrainError) -> tuple[str, ...]:
     def gone() -> tuple[str, ...] | None:
         try:
             there = {node.name for node in session.refreshed().nodes if node.state != "gone"}
-        except CloudtrainError:
+        except errors.CloudtrainError:
             return None
         return tuple(sorted(silent - there)) or None
 
@@ -365,8 +355,8 @@ def _unreachable(error: BaseException | None) -> set[str]:
     """Names of nodes that did not answer, by an error and its causes."""
     found: set[str] = set()
     while error is not None:
-        failures = error.failures.values() if isinstance(error, NodesError) else (error,)
-        found |= {each.node for each in failures if isinstance(each, NodeUnreachable)}
+        failures = error.failures.values() if isinstance(error, errors.NodesError) else (error,)
+        found |= {each.node for each in failures if isinstance(each, errors.NodeUnreachable)}
         error = error.__cause__
     return found
 
@@ -377,12 +367,12 @@ def lost_as_no_capacity(session: Session) -> Iterator[None]:
     else went wrong: they are created again like nodes for which there was no room."""
     try:
         yield
-    except (NodeError, NodesError) as error:
-        failed = {error.node} if isinstance(error, NodeError) else set(error.failures)
+    except (errors.NodeError, errors.NodesError) as error:
+        failed = {error.node} if isinstance(error, errors.NodeError) else set(error.failures)
         lost = lost_nodes(session, error)
         if not failed <= set(lost):
             raise
-        raise CapacityError(
+        raise errors.CapacityError(
             f"{some(lost)}: the cloud took it while it was set up: {error.message}",
             hint="run the command again; `--wait 1h` does so by itself",
         ) from error

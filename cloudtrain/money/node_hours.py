@@ -6,22 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cloudtrain.core import events
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.events import (
-    BudgetContinued,
-    CleanupFailed,
-    ClusterGone,
-    DownBegun,
-    EndMoved,
-    Event,
-    Line,
-    NodeCreated,
-    NodeDeletionBegun,
-    NodeRequested,
-    NodesPlaced,
-    PlacementRefused,
-    from_line,
-)
 
 STARTED_WITHIN = 900.0
 """Seconds between the start of the first of new nodes that waited in the cloud's queue and the
@@ -96,32 +82,32 @@ def _amount(price: float | None, ceiling: float | None, hours: float) -> CostSoF
     return CostSoFar(least=(price or 0.0) * hours, most=most)
 
 
-def node_hours(lines: Iterable[Line], *, is_up: bool) -> tuple[NodeHours, ...]:
+def node_hours(lines: Iterable[events.Line], *, is_up: bool) -> tuple[NodeHours, ...]:
     """Every node that was ever placed, by the record. `is_up`: the last ones may still exist."""
     book = _Book()
-    for event in filter(None, map(from_line, lines)):
+    for event in filter(None, map(events.from_line, lines)):
         book.enter(event)
     if not is_up:
         book.close_all(book.last)
     return (*book.closed, *(span for name, span in book.open.items() if name in book.placed))
 
 
-def charged_hours(lines: Iterable[Line]) -> tuple[NodeHours, ...]:
+def charged_hours(lines: Iterable[events.Line]) -> tuple[NodeHours, ...]:
     """Every node of the current cluster that may have been billed, for an upper bound of its cost.
     From the first `up` on, also in candidates that were given up (BudgetContinued), with nodes that
     were rolled back, and with those that are being deleted until the record says so."""
     book, earlier = _Book(), tuple[NodeHours, ...]()
-    for event in filter(None, map(from_line, lines)):
-        if isinstance(event, ClusterGone):
+    for event in filter(None, map(events.from_line, lines)):
+        if isinstance(event, events.ClusterGone):
             book.close_all(book.emptied or event.time or book.last)
             earlier, book = (*earlier, *book.closed, *book.refused), _Book()
-        elif isinstance(event, BudgetContinued):
+        elif isinstance(event, events.BudgetContinued):
             since = event.since
             book.closed += [span for span in earlier if (span.end or since) >= since]
             earlier = ()
-        elif isinstance(event, DownBegun):
+        elif isinstance(event, events.DownBegun):
             book.emptied = book.last = event.time or book.last
-        elif not isinstance(event, NodeCreated):  # it may be billed before the answer is recorded
+        elif not isinstance(event, events.NodeCreated):  # billed, maybe, before it is recorded
             book.enter(event)
     return (*book.closed, *book.refused, *book.open.values())
 
@@ -141,33 +127,33 @@ class _Book:
         self.uncertain = False
         """A rollback failed: what it was to delete may exist."""
 
-    def enter(self, event: Event) -> None:
+    def enter(self, event: events.Event) -> None:
         now = self.last = event.time or self.last
-        if isinstance(event, NodeRequested):
+        if isinstance(event, events.NodeRequested):
             self.close(event.node, now)
             span = _requested(event.node, event.made or {}, now)
             # Nodes that join others may start one by one: when is not on record.
             self.open[event.node] = replace(span, queued=span.queued and not self.placed)
             self.emptied = None
-        elif isinstance(event, NodeCreated) and event.node in self.open:
+        elif isinstance(event, events.NodeCreated) and event.node in self.open:
             self.open[event.node] = replace(self.open[event.node], begin=now)
-        elif isinstance(event, NodesPlaced):
+        elif isinstance(event, events.NodesPlaced):
             self.place(event, now)
-        elif isinstance(event, EndMoved):
+        elif isinstance(event, events.EndMoved):
             for name, span in self.open.items():
                 self.open[name] = replace(span, expires=event.expires)
-        elif isinstance(event, NodeDeletionBegun):
+        elif isinstance(event, events.NodeDeletionBegun):
             self.close(event.node, now)
             self.emptied = self.emptied and now
-        elif isinstance(event, CleanupFailed):
+        elif isinstance(event, events.CleanupFailed):
             self.uncertain = True
-        elif isinstance(event, PlacementRefused) and not self.uncertain:
+        elif isinstance(event, events.PlacementRefused) and not self.uncertain:
             for name in self.open.keys() - self.placed:
                 self.close(name, now)
-        elif isinstance(event, DownBegun | ClusterGone):
+        elif isinstance(event, events.DownBegun | events.ClusterGone):
             self.close_all(now)
 
-    def place(self, event: NodesPlaced, now: float) -> None:
+    def place(self, event: events.NodesPlaced, now: float) -> None:
         self.emptied = None
         for name in event.places.keys() & self.open.keys():
             before = self.open[name]

@@ -17,14 +17,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudtrain.core.errors import (
-    CloudConfigError,
-    CloudError,
-    NotFoundError,
-    PermissionsError,
-    RateError,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base import boot, labels
@@ -63,12 +56,12 @@ class Schedules:
                 return None
             with self._ec2.mapped("GetRole"):
                 return str(client.get_role(RoleName=ROLE)["Role"]["Arn"])
-        except NotFoundError:
+        except errors.NotFoundError:
             return None
-        except (TransientError, RateError):
+        except (errors.TransientError, errors.RateError):
             self._asked = False  # asked again next time; some networks reach EC2 alone
             return None
-        except CloudError:
+        except errors.CloudError:
             self._hidden = True
             return None
 
@@ -100,7 +93,7 @@ class Schedules:
             try:
                 with self._ec2.mapped(f"CreateSchedule for {instance}"):
                     client.create_schedule(**schedule)
-            except CloudError as error:
+            except errors.CloudError as error:
                 if error.code != "ConflictException":
                     raise
                 with self._ec2.mapped(f"UpdateSchedule for {instance}"):
@@ -117,10 +110,10 @@ class Schedules:
             return
         try:
             found = self._names(self._client(region), region, f"{PREFIX}{instance}-")
-        except PermissionsError:
+        except errors.PermissionsError:
             return
         if found:
-            raise PermissionsError(
+            raise errors.PermissionsError(
                 f"AWS ends {instance} by {', '.join(sorted(found))}, and you may not read the role "
                 f"{ROLE} with which that is moved",
                 hint="get iam:GetRole and iam:PassRole on it (docs/aws.md)",
@@ -132,7 +125,7 @@ class Schedules:
 
         try:
             found = self._ec2.call(f"GetSchedule {name}", lambda: client.get_schedule(Name=name))
-        except PermissionsError:
+        except errors.PermissionsError:
             return
         same = all(
             found.get(key) == schedule[key]
@@ -141,7 +134,9 @@ class Schedules:
         target = found.get("Target") or {}
         same = same and target.get("Input") == schedule["Target"]["Input"]
         if not same or found.get("State") != "ENABLED":
-            raise TransientError("AWS accepted the schedule but reports a different one", what=name)
+            raise errors.TransientError(
+                "AWS accepted the schedule but reports a different one", what=name
+            )
 
     def drop_others(self, region: str, node: str, instance: str, kept: str | None) -> None:
         """Delete this instance's schedules other than `kept`. Raises CloudError if one stays."""
@@ -161,7 +156,7 @@ class Schedules:
             return
         client = self._client(region)
         for name in names:
-            with suppress(CloudError):
+            with suppress(errors.CloudError):
                 self._delete(client, name)
 
     def missing(self, region: str, machines: Iterable[tuple[str, str, float]]) -> dict[str, str]:
@@ -172,7 +167,7 @@ class Schedules:
         client = self._client(region)
         try:
             names = self._names(client, region, PREFIX, "ENABLED")
-        except PermissionsError:
+        except errors.PermissionsError:
             return {}
         found: dict[str, str] = {}
         for node, instance, expires in machines:
@@ -201,12 +196,12 @@ class Schedules:
             found = self._ec2.call(
                 f"GetSchedule for {node}", lambda: client.get_schedule(Name=name)
             )
-        except (NotFoundError, PermissionsError):
+        except (errors.NotFoundError, errors.PermissionsError):
             return False
         return instance in str((found.get("Target") or {}).get("Input"))
 
     def _delete(self, client: Any, name: str) -> None:
-        with suppress(NotFoundError):
+        with suppress(errors.NotFoundError):
             self._ec2.call(f"DeleteSchedule {name}", lambda: client.delete_schedule(Name=name))
 
     def _client(self, region: str) -> Any:
@@ -248,12 +243,12 @@ def move_stopped(ec2: Ec2Client, schedules: Schedules, machine: Vm, expires: flo
         )
         tag_end(ec2, machine, expires)
         schedules.drop_others(region, machine.node.name, machine.id, made)
-    except CloudError:
-        with suppress(CloudError):
+    except errors.CloudError:
+        with suppress(errors.CloudError):
             tag_end(ec2, machine, old)
             if before:
                 _set_user_data(ec2, machine, before)
-        with suppress(CloudError):
+        with suppress(errors.CloudError):
             kept = None if old is None else name_of(machine.id, old)
             if made is not None and made != kept:
                 schedules.drop(region, [made])
@@ -272,7 +267,7 @@ def _with_moved_end(machine: Vm, user_data: str, expires: float, moved: str) -> 
     try:
         return boot.with_end(user_data, expires, moved=moved)
     except ValueError as error:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{machine.node.name} ({machine.id}): its end cannot be moved while it is stopped: its "
             f"user data is not cloudtrain's ({error})",
             hint="start it in the console to save what it holds, or delete it with `cloudtrain "
@@ -293,4 +288,4 @@ def _set_user_data(ec2: Ec2Client, machine: Vm, text: str) -> None:
     ec2.ask(machine.place.region, "ModifyInstanceAttribute", asked)
     if _user_data(ec2, machine) != text:
         text = "EC2 accepted its user data but reports different ones"
-        raise TransientError(text, what=machine.node.name)
+        raise errors.TransientError(text, what=machine.node.name)

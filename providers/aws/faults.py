@@ -9,16 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cloudtrain.core.errors import (
-    AddressTakenError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-    RateError,
-    Scope,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.base.faults import (
     Row,
@@ -111,7 +102,7 @@ TABLE = Table(
         words=r"not authorized to perform: iam:PassRole",
     ),
     # ── Why EC2 ended an instance, for codes that mean something else in a response ──
-    Row(TransientError, "Server.InternalError", scope="zone"),
+    Row(errors.TransientError, "Server.InternalError", scope="zone"),
     wrong(KEY, "Client.InternalError *InvalidKMSKey* KMS* CustomerKeyHasBeenRevoked"),
     # ── Codes of responses ───────────────────────────────────────────────────
     full(
@@ -134,12 +125,12 @@ TABLE = Table(
     quota(_QUOTA, "VcpuLimitExceeded InstanceLimitExceeded"),
     quota(_SPOT_QUOTA, "MaxSpotInstanceCountExceeded"),
     Row(
-        RateError,
+        errors.RateError,
         "RequestLimitExceeded BandwidthLimitExceeded *Throttl* TooManyRequestsException SlowDown "
         "PriorRequestNotComplete ConcurrentTagAccess",
     ),
     Row(
-        TransientError,
+        errors.TransientError,
         "ServerInternal InternalError InternalFailure InternalServerError ServiceUnavailable "
         "ServiceUnavailableException Unavailable RequestTimeout RequestTimeoutException",
     ),
@@ -173,15 +164,17 @@ TABLE = Table(
     ),
     denied(_SUPPORT, "OptInRequired PendingVerification Blocked AccountProblem"),
     # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
-    Row(AddressTakenError, "InvalidIPAddress.InUse", scope="zone"),
-    Row(NameTakenError, "*.Duplicate", scope="region"),
+    Row(errors.AddressTakenError, "InvalidIPAddress.InUse", scope="zone"),
+    Row(errors.NameTakenError, "*.Duplicate", scope="region"),
     full(_ELSEWHERE, "InvalidPlacementGroup.InUse", "in another availability zone"),
     busy(
         "still in use by a resource that is being deleted: run it again",
         "DependencyViolation *InUse Incorrect*State *InProgress",
     ),
     Row(
-        NotFoundError, "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown", scope="region"
+        errors.NotFoundError,
+        "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown",
+        scope="region",
     ),
     wrong(
         "an image id is valid in one region only, and until it is deregistered: image: auto",
@@ -203,18 +196,18 @@ TABLE = Table(
         "DisallowedForDedicatedTenancyNetwork",
     ),
     Row(
-        CloudConfigError,
+        errors.CloudConfigError,
         "InvalidVpcID.NotFound Client.InvalidSnapshot.NotFound IdempotentParameterMismatch "
         "EncryptedVolumesNotSupported",
     ),
     # ── Codes that are too numerous ──────────────────────────────────────────
-    Row(NotFoundError, "*NotFound *NotFoundException http404", scope="region"),
+    Row(errors.NotFoundError, "*NotFound *NotFoundException http404", scope="region"),
     quota(
         "delete unused resources, or request more at Service Quotas",
         "*LimitExceeded *CountExceeded VolumeIOPSLimit",
     ),
     Row(
-        CloudConfigError,
+        errors.CloudConfigError,
         "Invalid* Unsupported* Malformed* Missing* Unknown* *Malformed ValidationError",
     ),
     # ── Exceptions of botocore ───────────────────────────────────────────────
@@ -223,7 +216,7 @@ TABLE = Table(
         scope="account",
         raised="botocore.exceptions.SSLError botocore.exceptions.InvalidProxiesConfigError",
     ),
-    Row(TransientError, raised="botocore.exceptions.HTTPClientError"),
+    Row(errors.TransientError, raised="botocore.exceptions.HTTPClientError"),
     login(
         _LOG_IN, raised="botocore.exceptions.BotoCoreError libcloud.common.types.InvalidCredsError"
     ),
@@ -244,9 +237,9 @@ def of_answer(
     status: int,
     headers: Mapping[str, str],
     body: str,
-    reach: Scope = "region",
+    reach: errors.Scope = "region",
     facts: Mapping[str, str] | None = None,
-) -> CloudError:
+) -> errors.CloudError:
     """The error for an HTTP error response; `reach` is how far the request went."""
     code, message = _told(body)
     message = message or f"HTTP {status} without a message"
@@ -262,7 +255,7 @@ def of_answer(
     return _with_command(error, message)
 
 
-def of_reason(name: str, code: str, message: str) -> CloudError | None:
+def of_reason(name: str, code: str, message: str) -> errors.CloudError | None:
     """The error for an instance that ended by itself; None if a user ended it: no failure."""
     causes = [(each, message or code) for each in (code, code.partition(".")[2]) if each]
     known = [cause for cause in causes if TABLE.row(cause[0], cause[1]) is not None]
@@ -272,7 +265,7 @@ def of_reason(name: str, code: str, message: str) -> CloudError | None:
     return _with_command(made.copy_with(what=name, code=code), message)
 
 
-def of_exception(asked: str, error: Exception) -> CloudError:
+def of_exception(asked: str, error: Exception) -> errors.CloudError:
     """The error for an exception of libcloud, requests or botocore."""
     from botocore.exceptions import ClientError
 
@@ -288,13 +281,13 @@ def _told(body: str) -> tuple[str, str]:
     """The code and message of EC2's XML error; no code for anything else, as a proxy's page."""
     try:
         answer = xml.tree(body)
-        errors = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
-        return xml.text(errors[0], "Code"), xml.text(errors[0], "Message")
+        listed = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
+        return xml.text(listed[0], "Code"), xml.text(listed[0], "Message")
     except (ValueError, TypeError, AttributeError):  # no XML, or of another shape
         return "", plain(body)
 
 
-def _with_command(error: CloudError, message: str) -> CloudError:
+def _with_command(error: errors.CloudError, message: str) -> errors.CloudError:
     """The error, with the command that decodes the statement that denied a call, if any."""
     encoded = _ENCODED.search(message)
     if not encoded:

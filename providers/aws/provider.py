@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    CloudError,
-    NodeError,
-    NodesError,
-    StepFailed,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import ClusterConfig, MachineType, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
@@ -192,7 +185,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         if order.expires is not None:
             try:
                 self._schedules.arm(order.place.region, machine.id, order.expires)
-            except CloudError as failure:  # nothing at AWS would end it
+            except errors.CloudError as failure:  # nothing at AWS would end it
                 error = roll_back(failure, lambda: self._undo(machine))
                 raise error from failure.__cause__
         return machine
@@ -201,7 +194,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         """Delete an instance that nobody else knows of yet, or name it in the error."""
         try:
             self.delete([machine], ())
-        except (CloudError, NodesError) as error:
+        except (errors.CloudError, errors.NodesError) as error:
             raise leftover([machine], (), error, "may still exist and be billed") from error
 
     def start(self, machine: Vm, expires: float | None) -> None:
@@ -214,11 +207,11 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         def ask() -> Tree | None:
             try:
                 return self._ec2.ask(machine.place.region, "StartInstances", asked)
-            except BusyError:  # still stopping
+            except errors.BusyError:  # still stopping
                 return None
 
         if self._timing.until(ask, within=self._timing.boot) is None:
-            raise BusyError(f"{machine.node.name} ({machine.id}) is still stopping")
+            raise errors.BusyError(f"{machine.node.name} ({machine.id}) is still stopping")
 
     def move_ends(
         self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
@@ -231,8 +224,8 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         for machine in running:
             try:
                 tell(machine.node, boot.CAN_MOVE)
-            except StepFailed as error:
-                raise CloudConfigError(
+            except errors.StepFailed as error:
+                raise errors.CloudConfigError(
                     f"the end of {machine.node.name} cannot be moved: an earlier version of "
                     "cloudtrain created it, with a timer that does not support this",
                     hint="run `cloudtrain up --replace` to replace it, or `cloudtrain down`",
@@ -254,21 +247,21 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
             tell(machine.node, boot.move_end_command(expires))
             expiry.tag_end(self._ec2, machine, expires)
             self._schedules.drop_others(region, machine.node.name, machine.id, made)
-        except (CloudError, NodeError):
+        except (errors.CloudError, errors.NodeError):
             self._put_back(machine, made, tell)
             raise
 
     def _put_back(self, machine: Vm, made: str | None, tell: Tell) -> None:
         """Restore the end that a failed move began to replace, as far as possible."""
         region, old = machine.place.region, machine.node.expires
-        with suppress(CloudError):
+        with suppress(errors.CloudError):
             if old is not None:
                 self._schedules.arm(region, machine.id, old)
             if made is not None and (old is None or made != name_of(machine.id, old)):
                 self._schedules.drop(region, [made])
-        with suppress(NodeError):
+        with suppress(errors.NodeError):
             tell(machine.node, boot.move_end_command(old))
-        with suppress(CloudError):
+        with suppress(errors.CloudError):
             expiry.tag_end(self._ec2, machine, old)
 
     def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:

@@ -11,16 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-    PermissionsError,
-    TransientError,
-    if_told,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import Plan
 from cloudtrain.providers.aws import (
     faults,
@@ -58,7 +49,7 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
     time, therefore uses its own token once no instance of the earlier token can still appear.
     """
     if order.node.machine is None:  # EC2 would choose a type
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{order.node.name} has no machine type", hint=f"set nodes.{order.node.role}.machine"
         )
     ended: set[str] = set()
@@ -67,7 +58,7 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
         token = next(token for token in _tokens(first) if token not in ended)
         try:
             machine = _of_token(ec2, order, token)
-        except CloudError as error:
+        except errors.CloudError as error:
             if error.code != "IdempotentParameterMismatch":
                 raise
             machine = _earlier(ec2, order)
@@ -76,7 +67,7 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
         if machine is not None:
             return machine
         ended |= {used for used, each in _listed(ec2, order) if each.node.state == "gone"}
-    raise BusyError(
+    raise errors.BusyError(
         f"EC2 accepted none of {TOKENS} client tokens for a new instance",
         what=order.node.name,
         hint="wait an hour, until EC2 forgets ended instances, or choose another `name`",
@@ -98,17 +89,17 @@ def _with_parameters(order: LaunchRequest[ClusterNetwork], token: str) -> str:
 def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) -> Vm | None:
     """The instance created with this token, now or earlier; None if it has ended."""
 
-    unknown: CloudError | None = None
+    unknown: errors.CloudError | None = None
 
     def ask() -> Vm | None:
         nonlocal unknown
         try:
             return _run(ec2, order, token)
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             if error.code == "IdempotentInstanceTerminated":
                 raise
             unknown = None
-        except PermissionsError as error:
+        except errors.PermissionsError as error:
             if error.code != faults.NO_PROFILE:
                 raise
             unknown = error
@@ -116,14 +107,14 @@ def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) 
 
     try:
         machine = ec2.timing.until(ask, within=ec2.timing.listing)
-    except CloudError as error:
+    except errors.CloudError as error:
         if error.code == "IdempotentInstanceTerminated":
             return None
         raise
     if machine is None and unknown is not None:
         raise unknown
     if machine is None:
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"its security group {', '.join(order.network.groups)} is not known to EC2",
             what=order.node.name,
             hint="run it again",
@@ -145,7 +136,7 @@ def _run(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) -> Vm
         region = order.place.region
         try:
             answer = ec2.once(region, "RunInstances", requests.run_instances(order, token))
-        except TransientError:
+        except errors.TransientError:
             doubt += 1
             raise
         made = listing.instances([answer])
@@ -196,7 +187,7 @@ def serial_log(ec2: Ec2Client, machine: Vm) -> str:
     asked = {"InstanceId": machine.id}
     try:
         answer = ec2.ask(machine.place.region, "GetConsoleOutput", {**asked, "Latest": True})
-    except CloudConfigError:
+    except errors.CloudConfigError:
         answer = ec2.ask(machine.place.region, "GetConsoleOutput", asked)
     text = base64.b64decode(xml.text(answer, "output"))
     return last_lines(text.decode("utf-8", "replace"))
@@ -224,7 +215,7 @@ def dry_run(
     tag.
     """
     place, *later = places
-    asks = if_told(lambda: dict(_asks(ec2, place, plan)), None)
+    asks = errors.if_told(lambda: dict(_asks(ec2, place, plan)), None)
     if asks is None:
         return "not checked: see image and network"
     answers = {
@@ -235,7 +226,7 @@ def dry_run(
     refused = [e for e in answers.values() if _is_refusal(e) and e not in late]
     if refused:
         if later and all(map(is_of_place, refused)):
-            with suppress(CloudError):
+            with suppress(errors.CloudError):
                 return dry_run(ec2, later, plan, has_profile=has_profile)
         texts = dict.fromkeys(error.message for error in refused)
         raise refused[0].copy_with(what="", text="; ".join(texts))
@@ -247,16 +238,16 @@ def dry_run(
     return "; ".join(parts)
 
 
-def _is_refusal(error: CloudError) -> bool:
+def _is_refusal(error: errors.CloudError) -> bool:
     """True if the error means that `up` would be refused; a dry run always raises one."""
-    if isinstance(error, PermissionsError):
+    if isinstance(error, errors.PermissionsError):
         return True
     own = ("DryRunOperation", IGNORED, *faults.UNKNOWN_ACTION)
-    return isinstance(error, CloudConfigError) and error.code not in own
+    return isinstance(error, errors.CloudConfigError) and error.code not in own
 
 
-def _is_consent(error: CloudError) -> bool:
-    return error.code == "DryRunOperation" or isinstance(error, NameTakenError)
+def _is_consent(error: errors.CloudError) -> bool:
+    return error.code == "DryRunOperation" or isinstance(error, errors.NameTakenError)
 
 
 def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -301,8 +292,10 @@ def _ground(
     """
     close = machine_types.stands_close(ec2, place.region, plan)
     # The findings on the network say why not.
-    own = if_told(network.SecurityGroup(ec2, place.region, subnet.vpc, plan).find, None)
-    listed = if_told(lambda: network.placement_groups(ec2, place.region) if close else [], [])
+    own = errors.if_told(network.SecurityGroup(ec2, place.region, subnet.vpc, plan).find, None)
+    listed = errors.if_told(
+        lambda: network.placement_groups(ec2, place.region) if close else [], []
+    )
     name = network.placement_group_name(plan.config.name, place.zone)
     placement = name if name in {xml.text(it, "groupName") for it in listed or ()} else ""
     reserved = reservations.placement_group(ec2, place, plan)
@@ -318,15 +311,15 @@ def _ground(
 
 def _dry_run(
     ec2: Ec2Client, region: str, action: str, parameters: Mapping[str, object]
-) -> CloudError:
+) -> errors.CloudError:
     """Send a dry run, which EC2 always refuses: the code says whether it was allowed."""
     try:
         ec2.ask(region, action, {**parameters, "DryRun": True})
-    except CloudError as error:
+    except errors.CloudError as error:
         return error
     if action == "CreatePlacementGroup":  # it was created: this endpoint ignores DryRun
         ec2.ask(region, "DeletePlacementGroup", {"GroupName": parameters["GroupName"]})
-    return CloudError(f"{action} ignored DryRun", code=IGNORED)
+    return errors.CloudError(f"{action} ignored DryRun", code=IGNORED)
 
 
 IGNORED = "DryRunIgnored"

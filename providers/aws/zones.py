@@ -10,14 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TypeVar
 
-from cloudtrain.core.errors import (
-    CloudConfigError,
-    CloudError,
-    CredentialsError,
-    PermissionsError,
-    RateError,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.partial_list import NotAsked, PartialList
@@ -65,16 +58,16 @@ class Regions:
         home = next(home for prefix, home in _HOMES if first.startswith(prefix))
         try:
             return self._listed_by_one_of(first, home)
-        except CredentialsError as refusal:
+        except errors.CredentialsError as refusal:
             if refusal.code != "AuthFailure" or first == home:
                 raise
             try:
                 found = self._listed_in(self._ec2, home)
-            except CloudError:
+            except errors.CloudError:
                 raise refusal from None
             if first not in found:
                 return found
-            raise CredentialsError(
+            raise errors.CredentialsError(
                 refusal.message,
                 hint=f"{home} accepts these credentials, but opt-in regions refuse session tokens "
                 "of the global STS endpoint: set AWS_STS_REGIONAL_ENDPOINTS=regional and log in "
@@ -86,7 +79,7 @@ class Regions:
     def _listed_by_one_of(self, first: str, home: str) -> set[str]:
         """List the regions from the first one that answers: one region may be down."""
         for region in dict.fromkeys([first, home]):
-            with suppress(TransientError, RateError):
+            with suppress(errors.TransientError, errors.RateError):
                 return self._listed_in(self._brief(), region)
         return self._listed_in(self._ec2, first)
 
@@ -115,25 +108,25 @@ class Regions:
         regions = near or tuple(dict.fromkeys((*self.names(), *named)))
         asks = [(region, each) for region in regions for each in questions]
 
-        def attempt(asked: tuple[str, Question[T]]) -> list[T] | CloudError:
+        def attempt(asked: tuple[str, Question[T]]) -> list[T] | errors.CloudError:
             region, question = asked
             try:
                 return list(question(self._ec2 if region in wanted else self._brief(), region))
-            except CloudError as error:
+            except errors.CloudError as error:
                 return error
 
         found = ask_all(asks, attempt, name=lambda asked: asked[0])
-        answered = [answer for answer in found if not isinstance(answer, CloudError)]
+        answered = [answer for answer in found if not isinstance(answer, errors.CloudError)]
         not_asked: dict[str, NotAsked] = {}
         for (region, _), error in zip(asks, found, strict=True):
-            if isinstance(error, CloudError):
+            if isinstance(error, errors.CloudError):
                 if error.code in NOT_HERE and region not in self.names():
                     why = f"not enabled: `aws account enable-region --region-name {region}`"
                     not_asked[region] = NotAsked(place=region, why=why, denied=True)
                     continue
                 # Not merely expired credentials
-                denied = isinstance(error, PermissionsError) or error.code in NOT_HERE
-                silent = isinstance(error, TransientError | RateError)
+                denied = isinstance(error, errors.PermissionsError) or error.code in NOT_HERE
+                silent = isinstance(error, errors.TransientError | errors.RateError)
                 if not silent and (not denied or region in wanted or not answered):
                     raise error
                 if not denied or region not in not_asked:
@@ -185,16 +178,16 @@ class Regions:
         if not somewhere and reservations.of_plan(plan):
             raise reservations.nowhere(plan)
         if not found:
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"network.subnet {subnet} is in none of {', '.join(plan.config.placement)}",
                 hint="add the zone of the subnet to `placement`",
             )
         return tuple(dict.fromkeys(found))
 
-    def _no_region(self, region: str) -> CloudConfigError:
+    def _no_region(self, region: str) -> errors.CloudConfigError:
         if region not in _real():
             return _no_such("region", region, self.names())
-        return CloudConfigError(
+        return errors.CloudConfigError(
             f"placement: region {region} is not enabled for this account",
             hint=f"run `aws account enable-region --region-name {region}` (it takes minutes), "
             f"or choose another region: {', '.join(sorted(self.names()))}",
@@ -260,16 +253,16 @@ def split(entry: str) -> tuple[str, str]:
     """Split `us-east-1a`, or `us-west-2-lax-1a`, into region and zone; a region's zone is ""."""
     found = _REGION.match(entry)
     if found is None:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"placement: {entry!r} is not a zone or region of AWS",
             hint="use a zone such as us-east-1a, or a region such as us-east-1 for all its zones",
         )
     return found[1], entry if found[2] else ""
 
 
-def _no_such(what: str, name: str, known: Sequence[str]) -> CloudConfigError:
+def _no_such(what: str, name: str, known: Sequence[str]) -> errors.CloudConfigError:
     near = difflib.get_close_matches(name, known, n=1)
-    return CloudConfigError(
+    return errors.CloudConfigError(
         f"placement: {what} {name} does not exist or is not enabled for this account",
         hint=f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}",
     )

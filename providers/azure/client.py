@@ -9,19 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    CloudError,
-    CredentialsError,
-    NodesError,
-    NotFoundError,
-    PermissionsError,
-    Scope,
-    TransientError,
-    if_told,
-)
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import poll_until
@@ -77,14 +66,14 @@ class ArmClient:
                 return self._subscription
             found = [s for s in self.pages("/subscriptions") if s.get("subscriptionId")]
             if not found:
-                raise CredentialsError(
+                raise errors.CredentialsError(
                     "these credentials see no subscription",
                     hint="run `az login`, get a role in one, or set `project` or "
                     "AZURE_SUBSCRIPTION_ID",
                 )
             if len(found) > 1:
                 names = [f"{s['subscriptionId']} ({s.get('displayName', '')})" for s in found]
-                raise CredentialsError(
+                raise errors.CredentialsError(
                     f"these credentials see several subscriptions: {', '.join(names)}",
                     hint="set `project: ID` or AZURE_SUBSCRIPTION_ID",
                 )
@@ -110,9 +99,9 @@ class ArmClient:
         try:
             with faults.TABLE.mapped("token for Azure"):
                 return self._identity.token(f"{self.endpoint}/.default")
-        except CredentialsError:  # without any, a network is not what lacks
+        except errors.CredentialsError:  # without any, a network is not what lacks
             raise
-        except CloudError:
+        except errors.CloudError:
             require_network(self.endpoint)
             raise
 
@@ -125,7 +114,7 @@ class ArmClient:
         body: Tree | None = None,
         *,
         query: Mapping[str, str] | None = None,
-        retried: type[CloudError] | None = None,
+        retried: type[errors.CloudError] | None = None,
     ) -> Answer:
         """Send one request, retried while it is throttled, unanswered or raises `retried`. Falls
         back to an older API version if this endpoint does not support ours yet."""
@@ -137,7 +126,7 @@ class ArmClient:
         given = {**(query or {}), "api-version": version}
         try:
             return self._call(method, path, body, given, retried)
-        except CloudError as error:
+        except errors.CloudError as error:
             if not faults.wants_another_version(error):
                 raise
             older = paths.newest(faults.versions(error), wanted)
@@ -158,7 +147,7 @@ class ArmClient:
         path: str,
         body: Tree | None,
         query: Mapping[str, str],
-        retried: type[CloudError] | None,
+        retried: type[errors.CloudError] | None,
     ) -> Answer:
         url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         asked = f"{method} {_short(path)}"
@@ -182,13 +171,13 @@ class ArmClient:
             token = self.token()
             try:
                 return once(token)
-            except CredentialsError as error:
+            except errors.CredentialsError as error:
                 if error.code not in REFUSED_TOKENS:
                     raise
                 self._identity.forget(token)
                 try:
                     return once(self.token())
-                except CredentialsError as again:
+                except errors.CredentialsError as again:
                     raise self._identity.cured(again) from again.__cause__
 
         return self.timing.call(signed, also=retried)
@@ -209,7 +198,7 @@ class ArmClient:
         """The resource; None if it does not exist."""
         try:
             return self.get(path, **query)
-        except NotFoundError:
+        except errors.NotFoundError:
             return None
 
     def pages(self, path: str, **query: str) -> list[Tree]:
@@ -220,7 +209,9 @@ class ArmClient:
         while answer.get("nextLink"):
             link = paths.local(answer["nextLink"], self._prefix)
             if link in seen:
-                raise TransientError(f"GET {_short(path)}: the same page is returned repeatedly")
+                raise errors.TransientError(
+                    f"GET {_short(path)}: the same page is returned repeatedly"
+                )
             seen.add(link)
             answer = self.get(link)
             found += objects(answer, "value")
@@ -233,13 +224,13 @@ class ArmClient:
     def rights(self, scope: str = "") -> list[Tree]:
         """This principal's actions in a scope, by default the subscription; none if not told."""
         path = f"{scope or self.path}/providers/Microsoft.Authorization/permissions"
-        return if_told(lambda: self.pages(path), [])
+        return errors.if_told(lambda: self.pages(path), [])
 
     # ── Long-running operations ──────────────────────────────────────────────
 
     def put(self, path: str, body: Tree) -> None:
         """Create or update a resource and wait for it; again while what it needs is not ready."""
-        self.made(path, self.call("PUT", path, body, retried=BusyError))
+        self.made(path, self.call("PUT", path, body, retried=errors.BusyError))
 
     def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
         """Wait for the resource of a PUT, by one list for all of its kind. Raises its error."""
@@ -263,9 +254,9 @@ class ArmClient:
         """Delete a resource and wait until it is gone. Deleting one that no longer exists is not an
         error; one that is still in use is retried for a while."""
         try:
-            begun = self.call("DELETE", path, retried=BusyError)
+            begun = self.call("DELETE", path, retried=errors.BusyError)
             self.finish("DELETE", path, begun, within=within)
-        except NotFoundError:
+        except errors.NotFoundError:
             return
 
     def finish(self, method: str, path: str, answer: Answer, *, within: float = OPERATION) -> None:
@@ -311,10 +302,10 @@ class ArmClient:
 
         self._until(asked, ask, within)
 
-    def _reach(self, path: str) -> Scope:
+    def _reach(self, path: str) -> errors.Scope:
         return "zone" if path in self._zonal else "region"
 
-    def _operation(self, asked: str, url: str, reach: Scope, polled: _Polled) -> bool | None:
+    def _operation(self, asked: str, url: str, reach: errors.Scope, polled: _Polled) -> bool | None:
         """Query an operation once: True when it has succeeded, None while it runs, False if Azure
         no longer knows it, or does not tell it to a role on one resource group."""
         answer = self._hear(url, polled)
@@ -337,7 +328,7 @@ class ArmClient:
     def _hear(self, url: str, polled: _Polled) -> Answer | None:
         try:
             answer = self.call("GET", paths.local(url, self._prefix))
-        except (NotFoundError, PermissionsError):
+        except (errors.NotFoundError, errors.PermissionsError):
             return None
         polled.wait = answer.retry_after
         return answer
@@ -362,7 +353,7 @@ class ArmClient:
             with self._lock:
                 self._asking -= 1
         if found is None:
-            raise TransientError(f"{asked}: timed out after {within:.0f} s", code=NOT_DONE)
+            raise errors.TransientError(f"{asked}: timed out after {within:.0f} s", code=NOT_DONE)
         return found
 
 
@@ -380,7 +371,7 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
     numbers = list(range(len(questions)))
     try:
         return fan_out(numbers, lambda number: questions[number](), name=str)
-    except NodesError as failures:
+    except errors.NodesError as failures:
         raise next(iter(failures.failures.values())) from None
 
 
@@ -388,9 +379,9 @@ def ask_or_none(ask: Callable[[], T]) -> T | None:
     """The result of `ask`; None if this endpoint says it is unsupported, forbidden or malformed."""
     try:
         return ask()
-    except CloudError as error:
+    except errors.CloudError as error:
         if faults.is_unknown_question(error) or isinstance(
-            error, PermissionsError | CloudConfigError
+            error, errors.PermissionsError | errors.CloudConfigError
         ):
             return None
         raise

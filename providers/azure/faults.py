@@ -12,16 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.core.errors import (
-    AddressTakenError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-    RateError,
-    Scope,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.identities.azure import LOGIN
 from cloudtrain.providers.base.faults import (
     Row,
@@ -109,7 +100,7 @@ TABLE = Table(
     # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
     # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
     Row(
-        TransientError,
+        errors.TransientError,
         "FailedIdentityOperation",
         r"Status: '(Internal|Service|TooMany|Gateway)",
         scope="region",
@@ -137,10 +128,10 @@ TABLE = Table(
         "ResourcesQuotaExceeded PublicIPCountLimitExceededByVMScaleSet "
         "ResourceCountExceedsLimitDueToTemplate *LimitReached *LimitExceeded *QuotaExceeded",
     ),
-    Row(RateError, "TooManyRequests *Throttled http429", scope="account"),
+    Row(errors.RateError, "TooManyRequests *Throttled http429", scope="account"),
     # ── What passes ──────────────────────────────────────────────────────────
     Row(
-        TransientError,
+        errors.TransientError,
         "*Internal*Error ServiceUnavailable ServerBusy *TooBusy ServerTimeout GatewayTimeout "
         "BadGateway RequestTimeout *TimedOut RetryableError OperationPreempted Canceled",
         scope="region",
@@ -201,7 +192,7 @@ TABLE = Table(
     denied("it is locked: run `az lock list`, then `az lock delete`", "ScopeLocked"),
     # ── What is in the way ───────────────────────────────────────────────────
     # daniel-rhoades/acs-engine-terraform#10 quotes it for a network interface, read 2026-11-23.
-    Row(AddressTakenError, "PrivateIPAddressIsAllocated", scope="region"),
+    Row(errors.AddressTakenError, "PrivateIPAddressIsAllocated", scope="region"),
     busy(
         _WAIT,
         "*BeingDeleted *InProgress NicReservedForAnotherVm NicInUseWithPrivateEndpoint "
@@ -211,7 +202,7 @@ TABLE = Table(
         "PreconditionFailed AttachDiskWhileBeingDetached ResourceGroupDeletion* http409 http412",
     ),
     Row(
-        NameTakenError,
+        errors.NameTakenError,
         "PropertyChangeNotAllowed ConflictingUserInput InvalidResourceLocation "
         "InvalidResourceGroupLocation ResourceAvailabilityZonesCannotBeModified",
         scope="account",
@@ -230,9 +221,9 @@ TABLE = Table(
     ),
     wrong("check `placement`", "LocationNotAvailableForResourceGroup"),
     wrong("check `placement`", "InvalidAvailabilityZone", scope="zone"),
-    Row(NotFoundError, "*NotFound http404", scope="region"),
+    Row(errors.NotFoundError, "*NotFound http404", scope="region"),
     Row(
-        CloudConfigError,
+        errors.CloudConfigError,
         "BadRequest OSProvisioningClientError NoRegisteredProviderFound Invalid* Unsupported* "
         "Malformed* Missing* Unknown* "
         "Duplicate* *NotSupported* *NotAllowed* *NotPermitted*",
@@ -245,14 +236,14 @@ TABLE = Table(
         "libcloud.common.types.InvalidCredsError",
     ),
     Row(
-        TransientError,
+        errors.TransientError,
         scope="region",
         raised="azure.core.exceptions.ServiceRequestError "
         "azure.core.exceptions.ServiceResponseError azure.core.exceptions.DecodeError "
         "azure.core.exceptions.IncompleteReadError azure.core.exceptions.TooManyRedirectsError "
         "azure.core.exceptions.StreamConsumedError azure.core.exceptions.HttpResponseError",
     ),
-    Row(CloudError, raised="azure.core.exceptions.AzureError"),
+    Row(errors.CloudError, raised="azure.core.exceptions.AzureError"),
 )
 
 _WRAPPERS = frozenset(
@@ -281,24 +272,24 @@ _OLDER = frozenset(
 )
 
 
-def versions(error: CloudError) -> tuple[str, ...]:
+def versions(error: errors.CloudError) -> tuple[str, ...]:
     """API versions that an endpoint lists as it refuses ours: sovereign clouds lag by months."""
     found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
     return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
 
 
-def wants_another_version(error: CloudError) -> bool:
+def wants_another_version(error: errors.CloudError) -> bool:
     return error.code in _OLDER and bool(versions(error))
 
 
-def refuses_boot(error: CloudError) -> bool:
+def refuses_boot(error: errors.CloudError) -> bool:
     """True if the security profile of a VM was refused: its type, or for this image or size."""
     return bool(re.search(r"(?i)security ?type|Trusted ?Launch", error.message))
 
 
-def is_unknown_question(error: CloudError) -> bool:
+def is_unknown_question(error: errors.CloudError) -> bool:
     """True if this endpoint does not support the request."""
-    return isinstance(error, NotFoundError) or error.code in _UNKNOWN_HERE
+    return isinstance(error, errors.NotFoundError) or error.code in _UNKNOWN_HERE
 
 
 def of_answer(
@@ -307,8 +298,8 @@ def of_answer(
     status: int,
     headers: Mapping[str, str],
     body: str,
-    reach: Scope = "region",
-) -> CloudError:
+    reach: errors.Scope = "region",
+) -> errors.CloudError:
     """The error for an HTTP error response; `reach`: how far the request went."""
     wait = seconds(headers)
     facts = _challenge(headers.get("www-authenticate", ""))
@@ -325,9 +316,9 @@ def of_error(
     *,
     status: int = 0,
     retry_after: float | None = None,
-    reach: Scope = "region",
+    reach: errors.Scope = "region",
     facts: Mapping[str, str] | None = None,
-) -> CloudError:
+) -> errors.CloudError:
     """The error for ARM's `{"code", "message", "details"}`, wherever it stands."""
     causes = list(_walk(error)) or [("", str(error)[:500])]
     first = causes[0]

@@ -6,15 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from cloudtrain.core import fence
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudError,
-    LookAgainError,
-    NameTakenError,
-    NotFoundError,
-    PermissionsError,
-)
+from cloudtrain.core import errors, fence
 from cloudtrain.core.moments import since_boot
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.money import node_parts
@@ -122,7 +114,7 @@ class Teardown:
         fence.refuse_stale()
         try:
             _refuse_other(vms, known)
-        except NameTakenError:
+        except errors.NameTakenError:
             fan_out(mine, self._vms.delete, name=lambda machine: machine.node.name)
             raise
         begun, canceled, path = self._deallocate(vms), False, group.itself
@@ -133,19 +125,19 @@ class Teardown:
             # of that name.
             canceled = len(begun) == len(vms) and self._ends.cancel(ends)
             self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
-        except NotFoundError:
+        except errors.NotFoundError:
             self._ends.cancel(ends)
             return
-        except PermissionsError as refusal:
+        except errors.PermissionsError as refusal:
             raise self._not_deleted(found.name, vms, begun, refusal) from refusal
-        except BusyError as error:
+        except errors.BusyError as error:
             if error.code != "ResourceGroupBeingDeleted":
                 raise
         gone = self._arm.timing.until(
             lambda: True if self._arm.find(path) is None else None, within=BEING_DELETED
         )
         if gone is None:
-            raise BusyError(
+            raise errors.BusyError(
                 f"resource group {found.name} is still being deleted",
                 hint="run the command again in a few minutes",
                 scope="region",
@@ -170,28 +162,28 @@ class Teardown:
         def ask(vm: Tree) -> Answer | None:
             try:
                 return self._arm.call("POST", f"{vm['id']}/deallocate")
-            except CloudError:
+            except errors.CloudError:
                 return None
 
         answers = fan_out(vms, ask, name=lambda vm: str(vm.get("name")), workers=AT_ONCE)
         return {str(vm["id"]): a for vm, a in zip(vms, answers, strict=True) if a is not None}
 
     def _not_deleted(
-        self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: CloudError
-    ) -> PermissionsError:
+        self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: errors.CloudError
+    ) -> errors.PermissionsError:
         """The error for a locked group: its machines are no longer billed, all else in it is."""
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]
         for id, answer in begun.items():
             try:
                 self._arm.finish("POST", f"{id}/deallocate", answer, within=self._arm.timing.boot)
-            except CloudError:
+            except errors.CloudError:
                 still.append(paths.last(id))
         words = "deallocated, not deleted" if vms and not still else "not deleted"
         billed = [f"the machine {vm}" for vm in still]
         sizes = [disk_gb(vm.get("properties") or {}) for vm in vms]
         billed += [node_parts.describe(FACTS, sizes)] if vms else []
         text = f"{words}: still billed are {', '.join(billed)}" if billed else words
-        return PermissionsError(
+        return errors.PermissionsError(
             f"{GROUP} {name}: {text}. {refusal.message}",
             hint=refusal.hint,
             scope=refusal.scope,
@@ -215,6 +207,6 @@ def _refuse_other(things: Sequence[Tree], known: Collection[str]) -> None:
     for thing in things:
         parsed = labels.read(typed(thing, "tags", dict, null=True))
         if isinstance(parsed, labels.NotOurs):
-            raise NameTakenError(f"{thing.get('name')} {parsed.reason}: it is left alone")
+            raise errors.NameTakenError(f"{thing.get('name')} {parsed.reason}: it is left alone")
         if parsed is not None and parsed.generation and parsed.generation not in known:
-            raise LookAgainError(f"{thing.get('name')} was created anew meanwhile")
+            raise errors.LookAgainError(f"{thing.get('name')} was created anew meanwhile")

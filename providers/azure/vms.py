@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.core import fence
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    CloudError,
-    LookAgainError,
-    NameTakenError,
-    NotFoundError,
-    RateError,
-    TransientError,
-)
+from cloudtrain.core import errors, fence
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
@@ -42,9 +32,9 @@ class Vms:
         """Launch a VM and wait for its allocation. If it is refused, delete what it had."""
         try:
             self._make(order)
-        except (TransientError, RateError, NameTakenError):
+        except (errors.TransientError, errors.RateError, errors.NameTakenError):
             raise  # its outcome is unknown, or the VM is another user's
-        except CloudError as refusal:
+        except errors.CloudError as refusal:
             group, name, zone = order.network.group, order.node.name, order.place.zone
             mine = order.plan.generation
             error = roll_back(refusal, lambda: self.remove(group, name, zone, mine))
@@ -91,7 +81,7 @@ class Vms:
                 self._arm.settle(f"PUT virtualMachines/{name}", path, within=within)
             else:
                 self._arm.made(path, begun, within=within)
-        except TransientError as error:
+        except errors.TransientError as error:
             if error.code != NOT_DONE:
                 raise
             raise listing.stuck(within) from error
@@ -100,12 +90,12 @@ class Vms:
         """Begin to create the VM; None if an earlier call, whose answer was lost, has begun.
         `others`: images to try in turn if the first does not exist."""
         try:
-            return self._arm.call("PUT", path, body, retried=BusyError)
-        except BusyError:
+            return self._arm.call("PUT", path, body, retried=errors.BusyError)
+        except errors.BusyError:
             if self._arm.find(path) is None:
                 raise
             return None
-        except CloudConfigError as error:
+        except errors.CloudConfigError as error:
             if others and error.code in NO_IMAGE:
                 return self._begin(path, *others)
             weaker = requests.with_next_boot(body)
@@ -119,7 +109,7 @@ class Vms:
             return self._ends.arm(
                 order.network.group, order.node.name, order.place.region, order.labels, expires
             )
-        except (NotFoundError, BusyError, CloudConfigError):
+        except (errors.NotFoundError, errors.BusyError, errors.CloudConfigError):
             return False
 
     def start(self, machine: Vm, expires: float | None) -> None:
@@ -128,7 +118,7 @@ class Vms:
         path = group.vm(name)
         if expires is not None:
             self._ends.move_one(machine, expires)
-        begun = self._arm.call("POST", f"{path}/start", retried=BusyError)
+        begun = self._arm.call("POST", f"{path}/start", retried=errors.BusyError)
         self._arm.finish("POST", f"{path}/start", begun, within=self._arm.timing.boot)
 
     def remove(self, group: paths.Group, name: str, zone: str, generation: str) -> None:
@@ -138,9 +128,9 @@ class Vms:
         vm = self._arm.find(path)
         known = labels.read(typed(vm or {}, "tags", dict, null=True))
         if isinstance(known, labels.NotOurs):
-            raise NameTakenError(f"VM {name} {known.reason}")
+            raise errors.NameTakenError(f"VM {name} {known.reason}")
         if known is not None and known.generation not in ("", generation):
-            raise LookAgainError(f"{name} was created anew meanwhile")
+            raise errors.LookAgainError(f"{name} was created anew meanwhile")
         fence.refuse_stale()
         self._arm.delete(path, within=self._arm.timing.boot)
         self._ends.disarm(group, name)
@@ -183,7 +173,7 @@ def _refuse_secure_boot(vm: Tree) -> None:
     """Raise CloudConfigError if Azure has enabled Secure Boot all the same, unsaid."""
     profile = (vm.get("properties") or {}).get("securityProfile") or {}
     if (profile.get("uefiSettings") or {}).get("secureBootEnabled"):
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             "Azure created it with Secure Boot, with which the kernel refuses NVIDIA's modules",
             what=str(vm.get("name")),
             hint="run `az feature register --namespace Microsoft.Compute --name "

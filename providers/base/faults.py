@@ -13,28 +13,15 @@ from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from cloudtrain.core import moments
+from cloudtrain.core import errors, moments
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    BusyError,
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    CredentialsError,
-    NotFoundError,
-    PermissionsError,
-    QuotaError,
-    RateError,
-    Scope,
-    TransientError,
-)
 
 
 @dataclass(frozen=True)
 class Row:
     """Meaning of a refusal. The first row that fits counts, so what is special comes first."""
 
-    error: type[CloudError]
+    error: type[errors.CloudError]
     codes: str = ""
     """Codes, separated by blanks, in any case and with or without underscores; `*` and `?` stand
     for letters. `http404`: of an answer without a code. None: any code, for `words` that mean the
@@ -42,7 +29,7 @@ class Row:
     words: str = ""
     """Pattern that the cloud's message must match."""
     _: KW_ONLY
-    scope: Scope | None = None
+    scope: errors.Scope | None = None
     """How far it reaches; None: as far as what was asked."""
     hint: str | None = None
     """What to do, best a command to paste: `{project}` and the like are the refusal's `facts`, or
@@ -57,8 +44,8 @@ class Row:
 class Kind:
     """Makes rows of one class of errors with a hint."""
 
-    error: type[CloudError]
-    reaches: Scope
+    error: type[errors.CloudError]
+    reaches: errors.Scope
 
     def __call__(
         self,
@@ -66,7 +53,7 @@ class Kind:
         codes: str = "",
         words: str = "",
         *,
-        scope: Scope | Literal["asked"] | None = None,
+        scope: errors.Scope | Literal["asked"] | None = None,
         code: str = "",
         raised: str = "",
     ) -> Row:
@@ -75,12 +62,12 @@ class Kind:
         return Row(self.error, codes, words, scope=reach, hint=hint, code=code, raised=raised)
 
 
-denied = Kind(PermissionsError, "account")
-login = Kind(CredentialsError, "account")
-wrong = Kind(CloudConfigError, "region")
-full = Kind(CapacityError, "zone")
-quota = Kind(QuotaError, "region")
-busy = Kind(BusyError, "region")
+denied = Kind(errors.PermissionsError, "account")
+login = Kind(errors.CredentialsError, "account")
+wrong = Kind(errors.CloudConfigError, "region")
+full = Kind(errors.CapacityError, "zone")
+quota = Kind(errors.QuotaError, "region")
+busy = Kind(errors.BusyError, "region")
 
 
 class Table:
@@ -108,10 +95,10 @@ class Table:
         causes: Sequence[tuple[str, str]] = (),
         words: str = "",
         status: int = 0,
-        reach: Scope = "account",
+        reach: errors.Scope = "account",
         facts: Mapping[str, str] | None = None,
         retry_after: float | None = None,
-    ) -> CloudError:
+    ) -> errors.CloudError:
         """The error for a refusal, whatever the form in which it came.
 
         `what`: what was asked, for the message. `causes`: its codes, each with its message, the
@@ -141,14 +128,14 @@ class Table:
         """Map exceptions that are raised inside to CloudError."""
         try:
             yield
-        except CloudError:
+        except errors.CloudError:
             raise
         except Exception as error:
             raise self.of_exception(what, error) from error
 
-    def of_exception(self, what: str, error: BaseException) -> CloudError:
+    def of_exception(self, what: str, error: BaseException) -> errors.CloudError:
         """The error for an exception, by the first row with one of its classes."""
-        if isinstance(error, CloudError):
+        if isinstance(error, errors.CloudError):
             return error
         names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__]
         status = getattr(error, "code", 0) if _HTTP in names else 0
@@ -158,7 +145,7 @@ class Table:
             if any(fnmatchcase(name, each) for each in row.raised.split() for name in names)
         )
         row = (self.row(f"http{status}") if status else None) or next(raised, _UNKNOWN)
-        row = Row(TransientError) if getattr(error, "retryable", False) else row
+        row = Row(errors.TransientError) if getattr(error, "retryable", False) else row
         code = f"HTTP {status}" if status else type(error).__name__
         first = error.args[0] if error.args else ""  # google-auth appends the whole response
         words = (first if isinstance(first, str) else str(error)) or type(error).__name__
@@ -170,10 +157,10 @@ def _error(
     what: str,
     words: str,
     code: str,
-    reach: Scope,
+    reach: errors.Scope,
     facts: Mapping[str, str],
     retry_after: float | None = None,
-) -> CloudError:
+) -> errors.CloudError:
     text = " ".join(words.split())
     return row.error(
         f"{what}: {text}" if what else text,
@@ -222,16 +209,16 @@ def _key(code: str) -> str:
     return code.replace("_", "").lower()
 
 
-_UNKNOWN = Row(CloudError)
+_UNKNOWN = Row(errors.CloudError)
 _HTTP = "libcloud.common.exceptions.BaseHTTPError"
-_FIRM = (BusyError, CapacityError, QuotaError, RateError)
+_FIRM = (errors.BusyError, errors.CapacityError, errors.QuotaError, errors.RateError)
 SHARED = (
-    Row(CredentialsError, "http401", scope="account"),
-    Row(RateError, "http429"),
-    Row(NotFoundError, "http404"),
-    Row(CloudConfigError, "http501"),
-    Row(TransientError, "http408 http425 http5??"),
-    Row(CloudConfigError, "http3?? http4??"),
+    Row(errors.CredentialsError, "http401", scope="account"),
+    Row(errors.RateError, "http429"),
+    Row(errors.NotFoundError, "http404"),
+    Row(errors.CloudConfigError, "http501"),
+    Row(errors.TransientError, "http408 http425 http5??"),
+    Row(errors.CloudConfigError, "http3?? http4??"),
     wrong(
         "set REQUESTS_CA_BUNDLE (AWS: AWS_CA_BUNDLE) to a file with your CA certificates",
         scope="account",
@@ -245,7 +232,7 @@ SHARED = (
         "requests.exceptions.TooManyRedirects",
     ),
     Row(
-        TransientError,
+        errors.TransientError,
         raised="requests.exceptions.Timeout requests.exceptions.ConnectionError "
         "requests.exceptions.ChunkedEncodingError requests.exceptions.RetryError "
         "requests.exceptions.ContentDecodingError requests.exceptions.StreamConsumedError "
@@ -253,6 +240,6 @@ SHARED = (
         "libcloud.common.types.MalformedResponseError "
         "libcloud.common.types.ServiceUnavailableError",
     ),
-    Row(CloudError, raised="requests.exceptions.RequestException"),
-    Row(TransientError, raised="builtins.OSError"),
+    Row(errors.CloudError, raised="requests.exceptions.RequestException"),
+    Row(errors.TransientError, raised="builtins.OSError"),
 )

@@ -6,15 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic
 
-from cloudtrain.core import fence, moments
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    NodesError,
-    PlaceRefusal,
-    if_told,
-)
+from cloudtrain.core import errors, fence, moments
 from cloudtrain.core.events import (
     CreationBegun,
     NodeDeletionBegun,
@@ -156,17 +148,17 @@ class CloudProvider(Generic[NetworkT]):
 
     def _first_filled(
         self, creation: Creation[NetworkT], places: list[Location]
-    ) -> tuple[dict[str, Node] | None, list[tuple[Location, CloudError]]]:
+    ) -> tuple[dict[str, Node] | None, list[tuple[Location, errors.CloudError]]]:
         """The nodes in the first place that takes them, None if none does, and the refusals."""
-        refusals: list[tuple[Location, CloudError]] = []
+        refusals: list[tuple[Location, errors.CloudError]] = []
         while places:
             place, *places = places
             if any(refusal_covers(error, refused, place) for refused, error in refusals):
                 continue
             try:
                 return self._fill(creation, place, places), refusals
-            except (CloudError, NodesError) as error:
-                if isinstance(error, NodesError) or not goes_on(error):
+            except (errors.CloudError, errors.NodesError) as error:
+                if isinstance(error, errors.NodesError) or not goes_on(error):
                     # Its requests came to nothing: a later `down` need not wait for any.
                     kind = type(error).__name__
                     creation.journal(PlacementRefused(placement=str(place), error=kind))
@@ -276,7 +268,7 @@ class CloudProvider(Generic[NetworkT]):
         found = [m for m in self._search(cluster).machines() if m.node.name in names]
         alive = [m for m in found if m.node.state != "gone"]
         if not self._account.move_ends(alive, expires, tell):
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"the end of {', '.join(names)} cannot be moved: {self.name} fixes it when the VM "
                 "is created",
                 hint="run `cloudtrain up --replace` to replace the nodes, or `cloudtrain down`",
@@ -290,7 +282,7 @@ class CloudProvider(Generic[NetworkT]):
         creation = creation.until(self._timing.clock.now())
         try:
             return creation.fill(place, later=later)
-        except CapacityError as error:
+        except errors.CapacityError as error:
             if not can_retry_without_placement_group(error):
                 raise
             _journal_refusal(creation.journal, place, error)
@@ -372,18 +364,18 @@ def _nodes(machines: Iterable[Vm]) -> tuple[Node, ...]:
     return tuple(sorted(alive, key=lambda node: node.rank))
 
 
-def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> None:
+def _journal_refusal(journal: Journal, place: Location, error: errors.CloudError) -> None:
     kind = type(error).__name__
     journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
 
 
-def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
+def _no_placement(refusals: Sequence[tuple[Location, errors.CloudError]]) -> errors.CloudError:
     """An error that lists each placement's refusal in the cloud's own words; the refusal itself if
     it is the only one, and not a lack of room."""
     if len(refusals) == 1 and not lacks_room(refusals[0][1]):
         return refusals[0][1]
-    kind = of_all([error for _, error in refusals]) if refusals else CapacityError
-    each = tuple(PlaceRefusal(place=str(place), error=error) for place, error in refusals)
+    kind = of_all([error for _, error in refusals]) if refusals else errors.CapacityError
+    each = tuple(errors.PlaceRefusal(place=str(place), error=error) for place, error in refusals)
     hints = [error.hint for _, error in refusals if error.hint]
     hint = hints[0] if hints else "add zones or regions to `placement`, or choose another machine"
     text = "\n".join(["no placement can provide the nodes:", *map(str, each)])
@@ -446,7 +438,9 @@ def by_evidence(
     open_to_choice = [place for group in groups if len(group) > 1 for place in group]
     if not open_to_choice:
         return tuple(places)
-    found: tuple[SpotEvidence, ...] = if_told(lambda: evidence(account, plan, open_to_choice), ())
+    found: tuple[SpotEvidence, ...] = errors.if_told(
+        lambda: evidence(account, plan, open_to_choice), ()
+    )
     scores = {each.place: each.score for each in found}
     ordered = tuple(
         place

@@ -7,14 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from cloudtrain.core.errors import (
-    CloudConfigError,
-    NodesError,
-    NotFoundError,
-    PermissionsError,
-    QuotaError,
-    if_told,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Finding
@@ -92,10 +85,10 @@ def finding(what: str, ask: Callable[[], str]) -> Finding:
     def told() -> str:
         try:
             return ask()
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             if faults.is_unknown_question(error):
                 return NOT_REPORTED
-            raise CloudConfigError(error.message, hint=error.hint) from error
+            raise errors.CloudConfigError(error.message, hint=error.hint) from error
 
     return base.finding(what, told)
 
@@ -128,7 +121,7 @@ def permissions(api: GcpClient, plan: Plan) -> str:
         of_tpus = all(each.startswith("tpu.") for each in lacking)
         of_iap = set(lacking) <= set(ssh_service.PERMISSIONS)
         hint = IAP_ROLE if of_iap else faults.role(api.project, tpus=of_tpus)
-        raise PermissionsError(f"missing: {', '.join(lacking)}", hint=hint)
+        raise errors.PermissionsError(f"missing: {', '.join(lacking)}", hint=hint)
     return "all that up and down need"
 
 
@@ -156,9 +149,9 @@ def _subnets(api: GcpClient, plan: Plan, regions: Sequence[str]) -> str:
         needed = (*needed, ON_SUBNET_PUBLIC)
     paths = [existing(api, plan, region)[1] for region in regions]
     for path in paths:
-        lacking = if_told(partial(_lacking, api, path, needed), set())
+        lacking = errors.if_told(partial(_lacking, api, path, needed), set())
         if lacking:
-            raise PermissionsError(
+            raise errors.PermissionsError(
                 f"you lack permissions on {path}: {', '.join(sorted(lacking))}",
                 hint="have roles/compute.networkUser granted to you on that subnetwork",
             )
@@ -199,7 +192,7 @@ def _quota(
         lines += [f"{region}: {'; '.join(lacks.lines)}"] if lacks.lines else []
         inferred += [f"{region}: {'; '.join(lacks.inferred)}"] if lacks.inferred else []
     if not good:
-        raise QuotaError("\n".join(lines), hint=faults.MORE.format(project=api.project))
+        raise errors.QuotaError("\n".join(lines), hint=faults.MORE.format(project=api.project))
     text = f"enough in {', '.join(good)}"
     text += f", not in {'; '.join(lines)}" if lines else ""
     return f"{text}; perhaps not enough (inferred): {'; '.join(inferred)}" if inferred else text
@@ -246,7 +239,7 @@ def of_disk_key(plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
     def ask() -> str:
         wrong = [each for each in regions if not _serves(plan.config.disk_key_in(each), each)]
         if wrong:
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"the key is not in {', '.join(wrong)}: {plan.config.disk_key}",
                 hint="write {region} for its location, or choose other regions in `placement`",
             )
@@ -283,14 +276,14 @@ def tpu_places(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Location, ...]:
     every = tuple(dict.fromkeys(place for found in entries.values() for place in found))
     try:
         lacks = fan_out(every, lambda p: tpus.lacks(p.zone, "acceleratorTypes", machine), name=str)
-    except NodesError as failed:  # the zones' answers are alike
+    except errors.NodesError as failed:  # the zones' answers are alike
         raise next(iter(failed.failures.values())) from failed
     lacking = {place for place, lack in zip(every, lacks, strict=True) if lack}
     wanted: dict[Location, None] = {}
     for entry, found in entries.items():
         good = [place for place in found if place not in lacking]
         if not good:
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"placement {entry} has no TPU {machine}", hint=f"see {ZONES} for zones that do"
             )
         wanted.update(dict.fromkeys(good))
@@ -333,7 +326,7 @@ def _runtime(tpus: Tpus, plan: Plan, found: Sequence[Location]) -> str:
     runtime = runtime_of(plan)
     lacking = [str(p) for p in found if tpus.lacks(p.zone, "runtimeVersions", runtime)]
     if lacking:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"no TPU software version {runtime} in {', '.join(lacking)}",
             hint="see https://docs.cloud.google.com/tpu/docs/runtimes",
         )

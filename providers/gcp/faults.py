@@ -6,19 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.core.errors import (
-    AddressTakenError,
-    BusyError,
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-    QuotaError,
-    RateError,
-    Scope,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.identities.google import LOGIN
 from cloudtrain.providers.base.faults import (
     Row,
@@ -174,7 +162,7 @@ TABLE = Table(
         scope="account",
     ),
     Row(
-        CapacityError,
+        errors.CapacityError,
         words=r"Specified reservations? .* do(es)? not have available resources"
         r"|Cannot use reservation, it requires reservation to be in READY"
         r"|does not currently have sufficient capacity|no more capacity in the zone"
@@ -190,7 +178,7 @@ TABLE = Table(
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-resource-availability
     Row(
-        CapacityError,
+        errors.CapacityError,
         "*RESOURCE_POOL_EXHAUSTED* *STOCKOUT RESOURCE_AVAILABILITY INSUFFICIENT_CAPACITY "
         "VM_MIN_COUNT_NOT_REACHED",
         scope="zone",
@@ -205,23 +193,24 @@ TABLE = Table(
     quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED"),
     quota(MORE, words=r"Quota limit '\w+' has been exceeded"),
     Row(
-        RateError,
+        errors.RateError,
         "RATE_LIMIT_EXCEEDED USER_RATE_LIMIT_EXCEEDED CONCURRENT_LIMIT_EXCEEDED "
         "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED RESOURCE_EXHAUSTED",
     ),
     Row(
-        TransientError,
+        errors.TransientError,
         "INTERNAL* BACKEND_ERROR SERVICE_UNAVAILABLE UNAVAILABLE *TIMEOUT DEADLINE_EXCEEDED "
         "ABORTED *_BACKEND_UNAVAILABLE *_STATUS_UNAVAILABLE",
     ),
     Row(
-        BusyError, "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409"
+        errors.BusyError,
+        "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409",
     ),
     # "IP '10.0.0.2' is already being used by another resource.": hashicorp/terraform#18998 and
     # kubernetes/kubernetes#66762 quote the words and the code, read 2026-11-23.
-    Row(AddressTakenError, "IP_IN_USE_BY_ANOTHER_RESOURCE", scope="zone"),
+    Row(errors.AddressTakenError, "IP_IN_USE_BY_ANOTHER_RESOURCE", scope="zone"),
     Row(
-        NameTakenError,
+        errors.NameTakenError,
         "ALREADY_EXISTS RESOURCE_ALREADY_EXISTS DUPLICATE",
         scope="account",
         hint="choose another `name`, or delete the resource that has it",
@@ -253,14 +242,16 @@ TABLE = Table(
         "CREDENTIALS_MISSING ACCOUNT_STATE_INVALID http401",
     ),
     Row(
-        CloudConfigError,
+        errors.CloudConfigError,
         "INVALID INVALID_* BAD_REQUEST PARSE_ERROR REQUIRED FAILED_PRECONDITION "
         "UNSUPPORTED_OPERATION",
     ),
-    Row(NotFoundError, "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"),
+    Row(
+        errors.NotFoundError, "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"
+    ),
     # ── Exceptions of google-auth, libcloud and requests ─────────────────────
     Row(
-        TransientError,
+        errors.TransientError,
         raised="google.auth.exceptions.TransportError google.auth.exceptions.TimeoutError "
         "google.auth.exceptions.ResponseError",
     ),
@@ -269,7 +260,7 @@ TABLE = Table(
         raised="google.auth.exceptions.* libcloud.common.google.GoogleAuthError "
         "libcloud.common.types.InvalidCredsError",
     ),
-    Row(TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
+    Row(errors.TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
 )
 
 OF_A_NEW_VM = ("RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND")
@@ -288,7 +279,7 @@ def of_answer(
     body: str,
     path: str = "",
     facts: Mapping[str, str] | None = None,
-) -> CloudError:
+) -> errors.CloudError:
     """The error for an HTTP error response. `path`: the request's; `facts`: what hints may name."""
     return of_error(
         what,
@@ -310,7 +301,7 @@ def of_error(
     path: str = "",
     facts: Mapping[str, str] | None = None,
     retry_after: float | None = None,
-) -> CloudError:
+) -> errors.CloudError:
     """The error for Google's `{"code", "message", "details"}`, a message, or else `text`."""
     given = error if isinstance(error, dict) else {}
     message = str(given.get("message") or (error if isinstance(error, str) else "") or text)
@@ -335,17 +326,17 @@ def of_error(
 
 def of_operation(
     what: str,
-    errors: Sequence[Mapping[str, Any]],
+    listed: Sequence[Mapping[str, Any]],
     *,
     new_vm: bool = False,
     path: str = "",
     facts: Mapping[str, str] | None = None,
-) -> CloudError:
+) -> errors.CloudError:
     """The error for a failed operation. All its errors are considered: the first may only say that
     not everything was done, and the second why."""
-    details = [d for error in errors for d in error.get("errorDetails") or ()]
+    details = [d for error in listed for d in error.get("errorDetails") or ()]
     causes, words = [], []
-    for error in errors:
+    for error in listed:
         code, message = str(error.get("code", "")), str(error.get("message", ""))
         causes.append((code, message))
         words.append(_localized(error.get("errorDetails") or ()) or message or code)
@@ -363,9 +354,9 @@ def of_operation(
         reach=_asked(path, told),
         facts=told,
     )
-    if quota is not None and isinstance(made, QuotaError):
+    if quota is not None and isinstance(made, errors.QuotaError):
         made = made.copy_with(scope=_quota_scope(quota.get("dimensions") or {}))
-    if isinstance(made, CapacityError):
+    if isinstance(made, errors.CapacityError):
         made.elsewhere = tuple(each for each in told.get("zonesAvailable", "").split(",") if each)
     return made
 
@@ -414,7 +405,7 @@ def _place(path: str) -> str:
     return found[1] if found else ""
 
 
-def _asked(path: str, told: Mapping[str, str]) -> Scope:
+def _asked(path: str, told: Mapping[str, str]) -> errors.Scope:
     """Scope where no code says it: the location that the refusal names, or the request's place."""
     place = told.get("location") or _place(path)
     if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]+\d?[a-z]?", place):
@@ -422,13 +413,13 @@ def _asked(path: str, told: Mapping[str, str]) -> Scope:
     return "region" if re.fullmatch(r"[a-z]+-[a-z]+\d+", place) else "account"
 
 
-def _quota_scope(dimensions: Mapping[str, str]) -> Scope:
+def _quota_scope(dimensions: Mapping[str, str]) -> errors.Scope:
     if "zone" in dimensions:
         return "zone"
     return "region" if "region" in dimensions else "account"
 
 
-def is_unknown_question(error: NotFoundError, words: str = "The resource '") -> bool:
+def is_unknown_question(error: errors.NotFoundError, words: str = "The resource '") -> bool:
     """True if the endpoint does not support the request, rather than the resource being absent,
     which the API's messages say in these words."""
     return error.code == UNKNOWN_METHOD or words not in error.message

@@ -6,15 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from cloudtrain.core import fence
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    NotFoundError,
-    PermissionsError,
-    if_told,
-    raise_all,
-)
+from cloudtrain.core import errors, fence
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Resource, Vm
 from cloudtrain.providers.base.teardown import gather
@@ -61,13 +53,13 @@ def delete_all(
         gather(works, failures, AT_ONCE)
     for what, error in failures.items():
         failures[what] = _blocked(api, error)
-    raise_all(failures)
+    errors.raise_all(failures)
 
 
 def _blocked(api: GcpClient, error: BaseException) -> BaseException:
     """The error with what blocks a deletion, if that is not ours: no wait ends it."""
-    used = _USER.search(str(error)) if isinstance(error, BusyError) else None
-    there = if_told(lambda: api.find("its user", used[1]), None) if used else None
+    used = _USER.search(str(error)) if isinstance(error, errors.BusyError) else None
+    there = errors.if_told(lambda: api.find("its user", used[1]), None) if used else None
     if used is None or there is None or labels.read(there.get("labels") or {}):
         return error
     if read_description(str(there.get("description") or "")):
@@ -81,7 +73,7 @@ def _blocked(api: GcpClient, error: BaseException) -> BaseException:
         f"({str(there.get('creationTimestamp', ''))[:10]}), or run `{command} delete {name} "
         f"--project {api.project}{place}`, then `cloudtrain down` again"
     )
-    blocked = error.copy_with(hint=hint) if isinstance(error, BusyError) else error
+    blocked = error.copy_with(hint=hint) if isinstance(error, errors.BusyError) else error
     vars(blocked)["lasting"] = True
     return blocked
 
@@ -124,7 +116,7 @@ def delete_vm(api: GcpClient, machine: Vm) -> None:
         fence.refuse_stale()
         try:
             api.run(f"deleting {what}", "DELETE", f"{path.rpartition('/')[0]}/{machine.id}")
-        except (NotFoundError, CloudConfigError, PermissionsError):
+        except (errors.NotFoundError, errors.CloudConfigError, errors.PermissionsError):
             return False
         return True
 
@@ -146,7 +138,7 @@ def delete(api: GcpClient, what: str, path: str) -> None:
         fence.refuse_stale()
         try:
             api.run(f"deleting {what}", "DELETE", path)
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             if is_unknown_question(error):  # the path is unknown: the resource may exist
                 raise
 
@@ -165,9 +157,9 @@ def _delete_tpu(api: GcpClient, tpus: Tpus, host: Vm) -> None:
         fence.refuse_stale()
         try:
             tpus.delete(zone, name)
-        except CloudConfigError as error:
+        except errors.CloudConfigError as error:
             if error.code != "FAILED_PRECONDITION":
                 raise
-            raise BusyError(error.message, hint=error.hint, code=error.code) from error
+            raise errors.BusyError(error.message, hint=error.hint, code=error.code) from error
 
     api.persist(attempt, within=RELEASE)

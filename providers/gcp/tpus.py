@@ -10,17 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloudtrain.catalog.tpus import tpu_type
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    BusyError,
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-    PermissionsError,
-    TransientError,
-)
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base.answers import objects, typed
@@ -73,10 +64,10 @@ class Tpus:
         what = "TPUs" if zone == "-" else f"TPUs in {zone}"
         try:
             return self._listed(what, zone)
-        except PermissionsError:
+        except errors.PermissionsError:
             if self.needed:
                 raise
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             if self.needed or not faults.is_unknown_question(error):
                 raise
         return PartialList()
@@ -110,7 +101,7 @@ class Tpus:
         """Delete a TPU with all its hosts and wait until it is gone."""
         try:
             self._run(f"deleting TPU {name} in {zone}", "DELETE", path(zone, name), {}, None)
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             if faults.is_unknown_question(error, "Resource '"):
                 raise
 
@@ -120,9 +111,9 @@ class Tpus:
         """
         try:
             self._api.get(f"{name} in {zone}", f"locations/{zone}/{kind}/{name}")
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             return not faults.is_unknown_question(error, "Resource '")
-        except (CapacityError, PermissionsError) as error:
+        except (errors.CapacityError, errors.PermissionsError) as error:
             if error.scope != "zone":
                 raise
             return True
@@ -148,7 +139,7 @@ class Tpus:
 
         done = self._api.timing.until(ask, within=OPERATION)
         if done is None:
-            raise TransientError(f"{what}: timed out after {OPERATION:.0f} s")
+            raise errors.TransientError(f"{what}: timed out after {OPERATION:.0f} s")
         if error := done.get("error"):
             raise failure(what, error, new=new, path=self._api.path(where))
 
@@ -173,7 +164,7 @@ CODES = {
 }
 
 
-def failure(what: str, error: Mapping[str, Any], *, new: bool, path: str = "") -> CloudError:
+def failure(what: str, error: Mapping[str, Any], *, new: bool, path: str = "") -> errors.CloudError:
     """The error of a failed operation, a google.rpc.Status. Code 8 of a creation is a lack of
     capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579.
     """
@@ -199,7 +190,7 @@ def runtime_of(plan: Plan) -> str:
         return plan.config.image
     kind = tpu_type(plan.config.provider, plan.nodes[0].machine)
     if kind is None:
-        raise CloudConfigError(f"{plan.nodes[0].machine} is no known TPU type")
+        raise errors.CloudConfigError(f"{plan.nodes[0].machine} is no known TPU type")
     return kind.family.runtime
 
 
@@ -217,7 +208,7 @@ class TpuLaunch:
         )
         hosts = {vm.node.index: vm for vm in tpu_hosts.to_hosts(tpu)}
         if self.order.node.index not in hosts:
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"TPU {self._name} has {len(hosts)} hosts, and no {self.order.node.name}",
                 hint=f"run `cloudtrain down {self.order.plan.config.name}`, then `up`",
             )
@@ -235,30 +226,30 @@ class TpuLaunch:
         body = tpu_hosts.body(self.order, runtime_of(self.order.plan))
         try:
             self.tpus.create(self._zone, self._name, body)
-        except NameTakenError as taken:
+        except errors.NameTakenError as taken:
             return self._adopt(taken)
-        except NotFoundError as error:  # the zone, the TPU type or the software version
-            raise CloudConfigError(error.message, code=error.code, scope="zone") from error
-        except CloudError as error:
+        except errors.NotFoundError as error:  # the zone, the TPU type or the software version
+            raise errors.CloudConfigError(error.message, code=error.code, scope="zone") from error
+        except errors.CloudError as error:
             raise roll_back(error, self._undo) from error.__cause__
         found = self.tpus.find(self._zone, self._name)
         if found is None:
-            raise TransientError(f"TPU {self._name}: created, and gone again at once")
+            raise errors.TransientError(f"TPU {self._name}: created, and gone again at once")
         return found
 
-    def _adopt(self, taken: NameTakenError) -> Json:
+    def _adopt(self, taken: errors.NameTakenError) -> Json:
         """Adopt the existing TPU of that name. Raises BusyError while it is being deleted, or has
         to be because Google took it back, and NameTakenError if it is not ours.
         """
         found = self.tpus.find(self._zone, self._name)
         if found is None:
-            raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
+            raise errors.BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
         if not self._is_wanted(found):
             raise taken
         if found.get("state") in tpu_hosts.LOST:
             self.tpus.delete(self._zone, self._name)
         if found.get("state") in BUSY | tpu_hosts.LOST:
-            raise BusyError(f"TPU {self._name}: its predecessor is still being deleted")
+            raise errors.BusyError(f"TPU {self._name}: its predecessor is still being deleted")
         return found
 
     def _is_wanted(self, tpu: Json) -> bool:
@@ -282,11 +273,11 @@ def start(tpus: Tpus, machine: Vm) -> None:
     found = tpus.find(zone, name)
     if found is None:
         hint = "the TPU was being deleted: run `cloudtrain up` to recreate it"
-        raise NotFoundError(f"TPU {name} in {zone} does not exist", hint=hint)
+        raise errors.NotFoundError(f"TPU {name} in {zone} does not exist", hint=hint)
     if found.get("state") != "STOPPED":
         return
     try:
         tpus.start(zone, name)
-    except CloudConfigError as error:
+    except errors.CloudConfigError as error:
         if error.code != "FAILED_PRECONDITION" or tpus.find(zone, name) == found:
             raise  # else another host's call has started it meanwhile

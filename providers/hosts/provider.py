@@ -9,16 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from cloudtrain.core import ship
+from cloudtrain.core import errors, ship
 from cloudtrain.core.codec import decode
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    HostKeyMismatch,
-    LeftoverError,
-    NodeError,
-    NodeUnreachable,
-    text_of,
-)
 from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.core.model import ClusterConfig, Holding, Identity, Node, NodeState, Owner, Plan
 from cloudtrain.core.parallel import fan_out
@@ -70,7 +62,7 @@ class HostsProvider(OwnMachines):
 
         # A machine that does not answer may be a node of ours at work: then nothing is changed.
         def look(slot: HostSlot) -> Node | None:
-            return AWAY.call(lambda: _find_node(cluster, slot), on=NodeUnreachable)
+            return AWAY.call(lambda: _find_node(cluster, slot), on=errors.NodeUnreachable)
 
         looked = fan_out(slots, look, name=_label)
         there = {node.name: node for node in looked if node is not None}
@@ -82,7 +74,7 @@ class HostsProvider(OwnMachines):
                 ssh.run(editing(ENROLL), cluster, slot.name, key, whose, secrets.token_hex(8))
                 node = _enrolled(ssh, cluster, slot)
             if node is None:
-                raise NodeError(slot.name, "its file was created but does not exist")
+                raise errors.NodeError(slot.name, "its file was created but does not exist")
             return node
 
         try:
@@ -98,9 +90,11 @@ class HostsProvider(OwnMachines):
         def ask(slot: HostSlot) -> Node | None:
             try:
                 return _find_node(cluster, slot)
-            except CloudtrainError as error:
-                why = text_of(slot.name, error)
-                state: NodeState = "untrusted" if isinstance(error, HostKeyMismatch) else "unknown"
+            except errors.CloudtrainError as error:
+                why = errors.text_of(slot.name, error)
+                state: NodeState = (
+                    "untrusted" if isinstance(error, errors.HostKeyMismatch) else "unknown"
+                )
                 return replace(_node(slot, state, None), fault=why)
 
         found = fan_out(self._slots(cluster), ask, name=_label)
@@ -142,7 +136,7 @@ class HostsProvider(OwnMachines):
                 for state, hosts in (("not deleted", left), ("not known to be deleted", silent))
                 if hosts
             ]
-            raise LeftoverError("\n".join(lines), hint="run it again once they answer")
+            raise errors.LeftoverError("\n".join(lines), hint="run it again once they answer")
         return ()
 
     def remove(
@@ -166,7 +160,7 @@ class HostsProvider(OwnMachines):
         left = self._on_machines(machines, remove, Retry(pause=0.0, tries=1))
         if left:
             text = f"not deleted: {_folders(cluster, left)}"
-            raise LeftoverError(text, hint="run it again once they answer")
+            raise errors.LeftoverError(text, hint="run it again once they answer")
 
     def sweep(self) -> PartialList[Holding]:
         """List clusters on the machines that this config names."""
@@ -190,7 +184,7 @@ class HostsProvider(OwnMachines):
                 with slot.session() as ssh:
                     journal(NodeDeletionBegun(node=slot.name))
                     _remove(ssh, cluster, slot)
-            except CloudtrainError as error:
+            except errors.CloudtrainError as error:
                 journal(CleanupFailed(text=error.message))
 
         fan_out(slots, remove, name=_label)
@@ -225,8 +219,8 @@ class HostsProvider(OwnMachines):
 
         def once_it_answers(slots: list[HostSlot]) -> None:
             try:
-                tries.call(lambda: in_session(slots), on=NodeUnreachable)
-            except CloudtrainError as error:
+                tries.call(lambda: in_session(slots), on=errors.NodeUnreachable)
+            except errors.CloudtrainError as error:
                 failures[slots[0].host.address] = error.message
 
         fan_out(machines, once_it_answers, name=_label)
@@ -300,10 +294,10 @@ def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str])
                     text=f"{slot.task} cannot resolve {some(unknown)}, the address of another host",
                     hint="write as `address` in `hosts` one by which the machines know each other;"
                     " an alias in ~/.ssh/config needs a HostName that they know",
-                    error=NodeError,
+                    error=errors.NodeError,
                 )
             return Finding(what=what, ok=True, text=f"{slot.task} as {ssh.way.user}, {facts}")
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         return Finding.of(what, error)
 
 
@@ -311,7 +305,7 @@ def _host_facts(name: str, answer: str) -> str:
     """`Linux x86_64, Python 3.11.2, 48 GB free`. Raises NodeError for another answer."""
     facts = " ".join(answer.split())
     if re.fullmatch(r"\S+ \S+, Python 3\.\d+\S*, (.* )?\d+ GB free", facts) is None:
-        raise NodeError(
+        raise errors.NodeError(
             name,
             f"uname, python3 and df answer {shown(facts)[:80]!r}",
             hint="log in there: has the shell or one of its tools been replaced?",
@@ -348,7 +342,7 @@ def _with_the_home_of(first: HostSlot, others: Sequence[HostSlot]) -> list[HostS
         try:
             with slot.session() as ssh:
                 return ssh.run(IS_MARKED, mark).strip() == "yes"
-        except CloudtrainError:
+        except errors.CloudtrainError:
             return False
 
     try:
@@ -358,7 +352,7 @@ def _with_the_home_of(first: HostSlot, others: Sequence[HostSlot]) -> list[HostS
                 marked = fan_out(others, is_marked, name=_label)
             finally:
                 ssh.run(UNMARK_HOME, mark)
-    except CloudtrainError:
+    except errors.CloudtrainError:
         return [first]
     return [first, *(slot for slot, same in zip(others, marked, strict=True) if same)]
 
