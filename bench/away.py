@@ -58,6 +58,8 @@ from tests.support.away_sweep import (  # noqa: E402
 ROWS = Path(__file__).with_suffix(".jsonl")
 NOT_REACHED = "not reached"
 ENDINGS = {"client": CLIENT_ENDINGS, "desk": DESK_ENDINGS}
+ACTORS = {"client": "client", "desk": "controller"}
+"""Words of the table."""
 TRIED = tuple(name for name, fault in FAULTS.items() if fault["kind"] != "silence")
 """Faults; a call without an answer ends after a minute, so that a run took hours."""
 GOLDEN = 0.6180339887498949
@@ -184,7 +186,8 @@ def _report(rows: list[dict[str, Any]]) -> str:
     endings = Counter((row["actor"], row["ending"]) for row in killed)
     points = {row["cloud"]: (row["points"], row["changes"]) for row in rows}
     lines = [
-        "# `run --away`, its client and its desk killed at their calls, which also go wrong\n\n",
+        "# `run --away`, its client and its controller killed at their calls, which also go wrong",
+        "\n\n",
         f"Made by `python bench/away.py`: {os.cpu_count()} cores, {platform.system()}, Python "
         f"{platform.python_version()}; {hours:.1f} hours of work. The script's docstring says what "
         "is done.\n\n",
@@ -193,7 +196,7 @@ def _report(rows: list[dict[str, Any]]) -> str:
         f"{len(rows) - len(killed)} more points were not reached, as that run made fewer calls "
         "than when they were counted.\n\n",
         "| | at calls that change something | tried | at calls that ask | tried | client killed | "
-        "desk killed or lost |\n|---|---|---|---|---|---|---|\n",
+        "controller killed or lost |\n|---|---|---|---|---|---|---|\n",
     ]
     for cloud, (many, changes) in points.items():
         mine = [row for row in rows if row["cloud"] == cloud]
@@ -204,7 +207,7 @@ def _report(rows: list[dict[str, Any]]) -> str:
         )
     lines.append("\n| | then | times |\n|---|---|---|\n")
     lines += [
-        f"| {actor} | {name} | {endings[actor, name]} |\n"
+        f"| {ACTORS[actor]} | {name} | {endings[actor, name]} |\n"
         for actor, names in ENDINGS.items()
         for name in names
     ]

@@ -63,7 +63,7 @@ PARTS = (
     ),
     Part(
         "away",
-        "`run --away`, its client and its desk killed at their calls, for a time (root)",
+        "`run --away`, its client and its controller killed at their calls, for a time (root)",
         "test_away*.py",
         tuple(AWAY.format(cloud) for cloud in CLOUDS),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -57,14 +58,18 @@ def read_samples(path: Path) -> list[Sample]:
 
 def latest_samples(path: Path) -> list[Sample]:
     """The samples at the end of a file, in order: of several minutes."""
+    data, start = end_of(path, LATEST_BYTES)
+    return list(samples_in(data.partition(b"\n")[2] if start else data))
+
+
+def end_of(path: Path, most: int) -> tuple[bytes, int]:
+    """The last bytes of a file, and their offset; nothing of one that cannot be read."""
     try:
         with path.open("rb") as file:
-            start = max(0, file.seek(0, 2) - LATEST_BYTES)
-            file.seek(start)
-            data = file.read(LATEST_BYTES)
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most), start
     except OSError:
-        return []
-    return list(samples_in(data.partition(b"\n")[2] if start else data))
+        return b"", 0
 
 
 def samples_in(data: bytes) -> Iterator[Sample]:

@@ -13,7 +13,7 @@ from cloudtrain.console.lines import clean
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, StoreError
 from cloudtrain.core.events import Line as JournalLine
-from cloudtrain.core.metrics import SUFFIX, Line, Sample, read_samples, samples_in
+from cloudtrain.core.metrics import SUFFIX, Line, Sample, end_of, read_samples, samples_in
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.run_record import Run, Task
@@ -99,13 +99,7 @@ def in_store(run: Run, store: ArtifactStore) -> Sources:
 
 def log_lines(path: Path, task: Task, most: int) -> list[Line]:
     """Whole lines at the end of a log that is here, each with the time at which it arrived."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, 2) - most)
-            file.seek(start)
-            data = file.read(most)
-    except OSError:
-        return []
+    data, start = end_of(path, most)
     return lines_of(data, task, most, arrivals(path), start)
 
 

@@ -15,6 +15,7 @@ from cloudtrain.core.metrics import (
     Sample,
     Unit,
     counts,
+    end_of,
     last_loss,
     latest_samples,
     unit_of,
@@ -104,15 +105,9 @@ def seconds_left(counted: Sequence[Line], at: int, of: int, now: float) -> float
 
 def latest_lines(log: Path) -> list[Line]:
     """Whole lines at the end of a log, each with the time at which it began to arrive, or 0."""
-    try:
-        with log.open("rb") as file:
-            start = max(0, file.seek(0, 2) - LATEST_BYTES)
-            file.seek(start)
-            data = file.read(LATEST_BYTES)
-    except OSError:
-        return []
+    data, start = end_of(log, LATEST_BYTES)
     index, found, offset = arrivals(log), [], start
-    for piece in data.split(b"\n"):
+    for piece in data.split(b"\n") if data else ():
         text = clean(piece.decode("utf-8", "replace"))
         found.append(Line(task="", seen=time_at(index, offset) or 0.0, text=text))
         offset += len(piece) + 1

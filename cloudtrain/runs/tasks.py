@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -157,12 +156,7 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
 
 def log_tail(session: Session, run: Run, task: Task, most: int) -> bytes:
     """The end of a task's log, as far as it has arrived here."""
-    try:
-        with session.records.log_path(run.id, task.name, task.attempt).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - most))
-            return log.read()
-    except OSError:
-        return b""
+    return metrics.end_of(session.records.log_path(run.id, task.name, task.attempt), most)[0]
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:

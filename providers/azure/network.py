@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import (
@@ -29,10 +29,20 @@ from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.http import Tree
 
+T = TypeVar("T")
+
 FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
 """Machine types of ≥ 100 Gbit/s: https://learn.microsoft.com/azure/virtual-machines/sizes/overview"""
 BEING_DELETED = 900.0
 """Seconds to wait until a group with many VMs is deleted."""
+
+
+def until_deleted(arm: ArmClient, group: str, ask: Callable[[], T | None]) -> T:
+    """Wait for the answer of `ask`, delayed by a group that is being deleted. Raises BusyError."""
+    if (answer := arm.timing.until(ask, within=BEING_DELETED)) is not None:
+        return answer
+    text = f"resource group {group} is still being deleted"
+    raise BusyError(text, hint="run the command again in a few minutes", scope="region")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,14 +189,7 @@ class _Site:
             found = self.arm.find(self.within.itself)
             return None if state_of(found) == "deleting" else (found,)
 
-        answer = self.arm.timing.until(ask, within=BEING_DELETED)
-        if answer is None:
-            raise BusyError(
-                f"resource group {self.within.name} is still being deleted",
-                hint="run it again in a few minutes",
-                scope="region",
-            )
-        return answer[0]
+        return until_deleted(self.arm, self.within.name, ask)[0]
 
     def firewall(self, callers: Sequence[str], inside: Sequence[str], *, fresh: bool) -> str:
         name = self._name

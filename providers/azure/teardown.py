@@ -15,7 +15,7 @@ from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import Expiries
 from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.listing import disk_gb
-from cloudtrain.providers.azure.network import BEING_DELETED
+from cloudtrain.providers.azure.network import BEING_DELETED, until_deleted
 from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
@@ -133,15 +133,7 @@ class Teardown:
         except errors.BusyError as error:
             if error.code != "ResourceGroupBeingDeleted":
                 raise
-        gone = self._arm.timing.until(
-            lambda: True if self._arm.find(path) is None else None, within=BEING_DELETED
-        )
-        if gone is None:
-            raise errors.BusyError(
-                f"resource group {found.name} is still being deleted",
-                hint="run the command again in a few minutes",
-                scope="region",
-            )
+        until_deleted(self._arm, found.name, lambda: self._arm.find(path) is None or None)
         if not canceled:
             self._ends.cancel(ends)
 
