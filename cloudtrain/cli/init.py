@@ -113,10 +113,7 @@ _SUBMITS = " or ".join(f'"{row.submit} …"' for row in IMPORTED if row.submit)
     What could not be mapped is named on stderr, each at its line, and in the config's comments.""",
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@options.option(
-    "--submit LINE",
-    f"The line that submits it: {_SUBMITS}.",
-)
+@options.option("--submit LINE", f"The line that submits it: {_SUBMITS}.")
 @options.option(
     "--output FILE",
     "File to write (default: stdout).",

@@ -359,11 +359,7 @@ ROWS = (
     Row("deadline", text=lambda deadline, _, now: _moment("    deadline  ", deadline, now)),
     Row("progress", text=_progress, watch=_progress),
     Row("still", text=_still, watch=_still),
-    Row(
-        "runs",
-        None,
-        watch=lambda runs, *_: _indented(islice(failure_lines(runs[-1]), WATCHED)),
-    ),
+    Row("runs", None, watch=lambda runs, *_: _indented(islice(failure_lines(runs[-1]), WATCHED))),
     Row("name", None, watch=_role_lines),
     Row(
         "utilization",

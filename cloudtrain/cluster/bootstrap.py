@@ -212,13 +212,8 @@ def await_first_login(
         interrupted.set()
         transport.close()
 
-    fan_out(
-        nodes,
-        enter,
-        name=lambda node: node.name,
-        workers=max(1, len(nodes)),
-        on_interrupt=interrupt,
-    )
+    workers = max(1, len(nodes))
+    fan_out(nodes, enter, name=lambda one: one.name, workers=workers, on_interrupt=interrupt)
 
 
 class _Presence:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from cloudtrain.artifacts.manifest import Manifest, is_record
@@ -168,33 +167,27 @@ def judged(
     before = [line for line in begun if hit is None or line.seen <= hit]
     after = [line for line in begun if later is not None and line.seen >= later]
     cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
-    lacking = lacks(run, landed, doubted)
-    well = run.state == "succeeded" and orphan is None and lacking is None
-    verdict: Verdict = "came through" if well else "failed"
-    if unmade is not None or (hit is None and well):
-        verdict = "no fault"
-    outcome = Outcome(
+    why = unmade or orphan or lacks(run, landed, doubted)
+    well = run.state == "succeeded" and why is None
+    is_early = unmade is None and hit is None and well
+    landed = landed if run.state == "succeeded" else NOTHING_LESS
+    changes = [*retries(config, run), *resumption(config, run, before, after, saving)]
+    return Outcome(
         fault=fault.kind,
         task=fault.task,
         after=round((hit or 0.0) - (begun[0].seen if begun and hit else hit or 0.0), 1),
-        verdict=verdict,
+        verdict="no fault" if unmade or is_early else "came through" if well else "failed",
         run=run.id,
         attempts=len(run.attempts),
         repeated=repeated(before, after, unit) if unit else None,
         unit=unit,
         loss=last_loss(lines),
         recovered_after=round(after[0].seen - hit, 1) if after and hit else None,
-        cause=unmade
-        or orphan
-        or lacking
-        or (root_cause.sentence(cause) if cause else error.message if error else None),
-        missing=landed.missing if run.state == "succeeded" else (),
-        smaller=landed.smaller if run.state == "succeeded" else (),
+        cause=why or (root_cause.sentence(cause) if cause else error.message if error else None),
+        missing=landed.missing,
+        smaller=landed.smaller,
+        change=(*changes, *(["train longer: it ended before the fault"] if is_early else ())),
     )
-    change = [*retries(config, run), *resumption(config, run, before, after, saving)]
-    if outcome.verdict == "no fault" and unmade is None:
-        change.append("train longer: it ended before the fault")
-    return replace(outcome, change=tuple(change))
 
 
 def lacks(run: Run, landed: Compared, doubted: Collection[str]) -> str | None:

@@ -162,10 +162,7 @@ FACTS = Cloud(
     ),
     # By default the metadata service is asked for credentials once, for a second (2026-11-24):
     # https://docs.aws.amazon.com/sdkref/latest/guide/feature-ec2-instance-metadata.html
-    desk_variables={
-        "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5",
-        "AWS_METADATA_SERVICE_TIMEOUT": "5",
-    },
+    desk_variables={"AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5", "AWS_METADATA_SERVICE_TIMEOUT": "5"},
     gpu_machines=r"(u-)?(g|gr|p)\d[\w-]*\..+",
     families=families(FOLDER),
     first_region="us-east-1",

@@ -209,10 +209,7 @@ class Regions:
         machines = sorted({node.machine for node in plan.nodes if node.machine})
         if not machines:
             return set()
-        asked = {
-            "LocationType": "availability-zone",
-            **requests.filters(instance_type=machines),
-        }
+        asked = {"LocationType": "availability-zone", **requests.filters(instance_type=machines)}
         key = "instanceTypeOfferingSet"
         offers = self._ec2.known(region, "DescribeInstanceTypeOfferings", key, asked)
         pairs = {(xml.text(o, "location"), xml.text(o, "instanceType")) for o in offers}

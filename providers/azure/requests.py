@@ -32,10 +32,7 @@ IMAGES = {
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2204:latest",
 }
 """Image names of Azure; all are of generation 2, which machines with an A100 or H100 need."""
-SECOND = {
-    "ubuntu-22.04": "ubuntu-24.04",
-    "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest",
-}
+SECOND = {"ubuntu-22.04": "ubuntu-24.04", "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest"}
 """Second choice of an image, for when a cloud no longer has the first."""
 OURS = frozenset({*IMAGES.values(), *SECOND.values()})
 
@@ -214,10 +211,7 @@ def _os_profile(node: NodePlan, user_data: str, public_key: str) -> Body:
         "computerName": node.name,
         "adminUsername": USER,
         "customData": base64.b64encode(user_data.encode()).decode(),
-        "linuxConfiguration": {
-            "disablePasswordAuthentication": True,
-            "ssh": {"publicKeys": [key]},
-        },
+        "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": [key]}},
     }
 
 

@@ -248,10 +248,7 @@ def _interface(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> Json:
     may request it again with `networkIP`: https://cloud.google.com/compute/docs/ip-addresses
     (documented).
     """
-    interface: Json = {
-        "network": order.network.network,
-        "subnetwork": order.network.subnetwork,
-    }
+    interface: Json = {"network": order.network.network, "subnetwork": order.network.subnetwork}
     if order.node.internal:
         interface["networkIP"] = order.node.internal
     if image.gvnic:

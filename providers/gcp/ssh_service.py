@@ -23,9 +23,7 @@ def command(project: str, zone: str, instance: str) -> tuple[str, ...]:
 
 SERVICE = SshService(
     field="iap",
-    programs={
-        "gcloud": "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install",
-    },
+    programs={"gcloud": "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install"},
     versions=("gcloud", "version"),
     faults=(
         ProxyFault(
