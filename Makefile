@@ -15,7 +15,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix sweeps test prepared coverage test-times check audit tools docs dist clean
+.PHONY: demo quick units matrix sweeps test prepared coverage test-times bench-quick check audit tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -66,6 +66,10 @@ coverage: $(VENV)/.made-dev
 # Where the time of `make test` goes: make test-times ARGUMENTS='tests/e2e/test_idle.py --output times.md'
 test-times: $(VENV)/.made-dev
 	@$(BIN)/python tools/test_times.py --jobs $(JOBS) $(ARGUMENTS)
+
+# Two minutes of ratios; fails where one is 15 % above what it was: make bench-quick ARGUMENTS=--keep-table
+bench-quick: $(VENV)/.made-dev
+	@$(BIN)/python bench/quick.py $(ARGUMENTS)
 
 check: $(VENV)/.made-dev
 	$(BIN)/ruff check .
