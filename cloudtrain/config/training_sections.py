@@ -174,9 +174,8 @@ class SetupSection(Section):
         default="any",
     )
     prove: kinds.AutoOrOff | None = optional(
-        "`auto`: before a run, each node multiplies matrices, computes a convolution with its "
-        "gradient, compiles with XLA, and reduces with the others. A node that cannot ends the run "
-        "before it starts, a slow one is named. `off` skips it.",
+        "`auto`: the [compute check](failures.md#compute-check) before a run. A node that fails it "
+        "ends the run before it starts, a slow one is named. `off` skips it.",
         NEXT_RUN,
         default="any",
     )
