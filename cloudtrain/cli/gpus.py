@@ -128,7 +128,8 @@ def text(
         yield from quota_remarks(answers)
     yield ""
     if unfit := [kind.gpu.kind for kind in report.kinds if kind.no_tensorflow]:
-        yield f"no TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
+        said = f"no TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
+        yield from textwrap.wrap(said, width or len(said))
     yield "? is not known, - is not sold"
     yield from price_lines(report)
     yield from older_lines(report, prices)

@@ -120,9 +120,10 @@ def tool_of(data: bytes) -> OtherTool | None:
     trees = [_plain(block) for block in documents(text) if isinstance(block, Block)]
     if any(key in tree for tree in trees for key in _OWN):
         return None
-    for pattern, what, hint in _TEXTS:
-        if re.search(pattern, text, re.MULTILINE):
-            return OtherTool(what=what, hint=hint)
+    if not any(kind_of(tree, text) for tree in [*trees, {}]):
+        for pattern, what, hint in _TEXTS:
+            if re.search(pattern, text, re.MULTILINE):
+                return OtherTool(what=what, hint=hint)
     return next((found for tree in [*trees, {}] for found in _tools(tree, text) if found), None)
 
 

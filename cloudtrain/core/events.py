@@ -605,5 +605,5 @@ def down_fault(lines: Iterable[Line]) -> DownFailed | None:
 
 def is_down_ordered(lines: Iterable[Line]) -> bool:
     """True if the idle process is to delete the cluster, which nobody used since it was told."""
-    last = _last(lines, DownOrdered, UpBegun, UpCompleted, AttemptBegun, AttemptStarted)
+    last = _last(lines, DownOrdered, *(kind for kind in _USES if kind is not RunEnded))
     return isinstance(last, DownOrdered)

@@ -50,7 +50,8 @@ CLOCK = Clock()
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """A retry policy, or the pace of a poll. All durations in seconds."""
+    """A retry policy, or the pace of a poll. All durations in seconds. Another growth of the pauses
+    is another field, so that docs/internals/states.md shows it."""
 
     pause: float
     """Pause before the second try."""

@@ -77,9 +77,11 @@ class Use:
 
 
 class UseFacts(NamedTuple):
-    """One kind of use. `when_due`: it keeps the cluster up even once its budget is spent or `down`
-    was ordered, until it ends."""
+    """One kind of use, as docs/commands.md says it. `when_due`: it keeps the cluster up even once
+    its budget is spent or `down` was ordered, until it ends. One that leaves a trace, by which a
+    use that has ended counts, is also in `events.USES` or in `use_of`."""
 
+    words: str
     is_on: Callable[[Records], bool]
     when_due: bool = False
 
@@ -87,13 +89,17 @@ class UseFacts(NamedTuple):
 UseKind = Literal["command", "session", "run"]
 USES: Mapping[UseKind, UseFacts] = {
     # By the cluster's lock.
-    "command": UseFacts(lambda records: records.holder() is not None, when_due=True),
+    "command": UseFacts(
+        "a command that holds the cluster",
+        lambda records: records.holder() is not None,
+        when_due=True,
+    ),
     # Also one whose process was killed.
-    "run": UseFacts(lambda records: records.active_run() is not None, when_due=True),
+    "run": UseFacts("a run", lambda records: records.active_run() is not None, when_due=True),
     # A shell, a tunnel.
-    "session": UseFacts(lambda records: records.is_in_use()),
+    "session": UseFacts("an open `cloudtrain ssh` or `exec`", lambda records: records.is_in_use()),
 }
-"""All uses that keep a cluster up. One that leaves a trace is also in `events.USES`."""
+"""All uses that keep a cluster up."""
 
 
 def use_of(records: Records, *, but: UseKind | None = None, due: bool = False) -> Use:

@@ -218,7 +218,8 @@ LIMITS: Mapping[CauseKind, Callable[[Session, Run], End | None]] = {
     "expired": _lifetime_end,
     "budget": _budget_end,
 }
-"""Limits at which a run's tasks are ended, by the cause (`CAUSES`) of the failure."""
+"""Limits at which a run's tasks are ended, by the cause (`CAUSES`) of the failure. One that is no
+time ends `at` now once it is reached. Its field is in config/sections.LimitsSection."""
 
 LIMITS_EVERY = 15.0
 """Seconds between two looks at the limits."""

@@ -347,7 +347,7 @@ def pause_before_attempt(run: Run) -> float:
 # https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/cluster_coordinator.py
 
 
-ALONE = Retry(pause=2.0, backoff=2.0, longest=60.0)
+ALONE = RESTART
 """Pauses before the restarts of one task."""
 
 

@@ -116,7 +116,9 @@ def write_config(name: str = "mnist", provider: str = "local") -> str:
 def test_help_names_every_command_by_what_it_is_for_and_fits_a_screen() -> None:
     done = cloudtrain("--help")
     assert done.exit_code == 0
-    assert sorted(c for of in GROUPS.values() for part in of for c in part) == sorted(COMMANDS)
+    grouped = {c for of in GROUPS.values() for part in of for c in part}
+    assert {*COMMANDS} - grouped == set(), "add it to GROUPS in cli/app.py"
+    assert grouped <= {*COMMANDS}
     assert [name for name in COMMANDS if name not in re.findall(r"[\w-]+", done.stdout)] == []
     assert "Run       run       Up, train, land the artifacts, down" in done.stdout
     lines = done.stdout.splitlines()
@@ -208,6 +210,8 @@ def test_every_command_and_flag_is_documented() -> None:
             r"^### `cloudtrain ([a-z-]+).*?$(.*?)(?=^##)", DOCUMENTATION + "\n##", re.M | re.S
         )
     )
+    lacking = [name for name in COMMANDS if name not in sections]
+    assert lacking == [], r"add a section `### \`cloudtrain NAME\`` to docs/commands.md"
     assert list(sections) == list(COMMANDS)
     common = DOCUMENTATION.split("## Common flags")[1].split("\n## ")[0]
     for name, section in sections.items():

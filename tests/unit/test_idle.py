@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +22,7 @@ from cloudtrain.runs.idle import IdleState
 from cloudtrain.state import Records
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
+from tests.support.project import ROOT
 
 __all__ = ["records", "world"]
 
@@ -220,3 +221,10 @@ def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> 
         assert cluster["idle"] == {"due": due.due, "fault": "the bucket is gone", "again": 90.0}
     (cluster,) = status("mnist", offline=True).clusters
     assert cluster.idle == IdleState(due=None, fault="the bucket is gone", again=90.0), "unwatched"
+
+
+def test_each_use_has_a_row_and_is_on_the_page() -> None:
+    assert {*judged.USES} == {*get_args(judged.UseKind)}, "add a row to runs/idle.USES"
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8").replace("\n  ", " ")
+    said = page.partition("- In use: ")[2].partition(". Not in use")[0]
+    assert [use.words for use in judged.USES.values() if use.words not in said] == []

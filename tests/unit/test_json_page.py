@@ -39,7 +39,8 @@ def keys(document: dict[str, Any]) -> set[str]:
 def test_the_page_has_each_key(command: str) -> None:
     section = re.split(r"(?m)^- ", PAGE.partition(f"\n- `{command}`:")[2])[0]
     document = plan_json() if command == "plan" else STATUS
-    assert sorted(keys(document) - set(re.findall(r"`(\w+)`", section))) == []
+    lacking = sorted(keys(document) - set(re.findall(r"`(\w+)`", section)))
+    assert lacking == [], "add it to docs/internals/json.md"
 
 
 def test_each_field_of_a_clusters_status_has_a_row_and_most_have_a_line() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import re
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,21 @@ from cloudtrain.core.extras import install_hint
 from cloudtrain.core.store_kinds import StoreKind
 from cloudtrain.stores import open_store
 from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
+from tests.support.project import ROOT
+
+
+@pytest.mark.parametrize("kind", store_kinds.KINDS, ids=lambda kind: kind.scheme)
+def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: StoreKind) -> None:
+    module = f"cloudtrain.stores.{kind.scheme}"
+    assert importlib.util.find_spec(module), f"write {module.replace('.', '/')}.py"
+    page = (ROOT / "docs" / "artifacts.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|") and kind.scheme in line]
+    assert f"`{kind.scheme}://" in "".join(rows), "add its rows to docs/artifacts.md"
+    if kind.package:
+        text, package = (ROOT / "pyproject.toml").read_text("utf-8"), kind.package.replace(".", "-")
+        assert re.search(rf'"{package}\b', text), "add its extra to pyproject.toml"
+        presigner = f"cloudtrain.stores.presign.{kind.scheme}"
+        assert importlib.util.find_spec(presigner), f"write {presigner.replace('.', '/')}.py"
 
 
 @pytest.mark.parametrize(

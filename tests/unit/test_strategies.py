@@ -19,7 +19,7 @@ from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.state_machine import decide
-from cloudtrain.training import tf_config
+from cloudtrain.training import strategies, tf_config
 from cloudtrain.training.strategies import STRATEGIES, strategy_of
 from cloudtrain.training.strategy import Library, Strategy, requires
 
@@ -77,6 +77,11 @@ def test_the_registry_has_it_by_its_name(strategy: Strategy) -> None:
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", strategy.name)
 
 
+def test_every_strategy_of_the_module_is_registered() -> None:
+    made = [each for each in vars(strategies).values() if isinstance(each, Strategy)]
+    assert [each.name for each in made if each.name not in STRATEGIES] == [], "add to STRATEGIES"
+
+
 @EVERY
 def test_its_fields_speak_of_roles_that_it_has(strategy: Strategy) -> None:
     has = strategy.roles or (*ROLE_ORDER, *strategy.example)
@@ -95,7 +100,9 @@ def test_the_page_has_its_roles(strategy: Strategy) -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     table = page.partition("## Strategies and roles")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)
-    (row,) = [text for names, text in rows if f"`{strategy.name}`" in names]
+    found = [text for names, text in rows if f"`{strategy.name}`" in names]
+    assert len(found) == 1, f"add a row for {strategy.name} to docs/config.md"
+    (row,) = found
     for role in strategy.roles:
         assert f"`{role}`" in row
 
