@@ -1,31 +1,25 @@
-"""Decodes records, dataclasses as JSON, with pydantic's core; `dataclasses.asdict` encodes them,
-`encode` and `pick` what commands print for scripts.
-
-The validators are built here, not by pydantic's TypeAdapter: with it `status --offline` takes twice
-as long, and none of its modes accepts JSON's lists and objects and lone surrogates (bytes of a
-log), yet refuses "1" for 1.
-"""
+"""Decodes records, JSON as dataclasses; `dataclasses.asdict` encodes them, `encode` and `pick` what
+commands print for scripts."""
 
 from __future__ import annotations
 
+import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cloudtrain.core.paths import is_inside
-
-if TYPE_CHECKING:
-    from pydantic_core import SchemaValidator
 
 T = TypeVar("T")
 
 UNIX_TIME = {"ge": 0, "lt": 253_370_764_800}
 """Metadata of a field that is a Unix time, before the year 9999: calendars go no further."""
-ANY_TEXT = {"type": "str", "strict": True}
+ANY_TEXT = {"any_text": True}
 """Metadata of a Literal of which a newer version may have more."""
 
 
@@ -38,19 +32,7 @@ def _inside(path: str) -> str:
 PATH = {"check": _inside}
 """Metadata of a path that names one file below its folder."""
 
-_PLAIN: Mapping[Any, Mapping[str, Any]] = {
-    str: {"type": "str", "strict": True},
-    int: {"type": "int", "strict": True},
-    float: {"type": "float", "strict": True, "allow_inf_nan": False},
-    bool: {"type": "bool", "strict": True},
-}
-_WORDS = {
-    "dataclass_type": "should be an object",
-    "dict_type": "should be an object",
-    "missing": "is missing",
-    "tuple_type": "should be a list",
-}
-"""By pydantic's name for the fault."""
+Reader = Callable[[Any], Any]
 
 
 class InvalidRecord(ValueError):
@@ -60,89 +42,169 @@ class InvalidRecord(ValueError):
         super().__init__(f"`{key}` {fault}" if key else f"it {fault}")
         self.key, self.fault = key, fault
 
+    def below(self, name: str) -> InvalidRecord:
+        """The same fault as the record says it that has this one under `name`."""
+        dot = "." if self.key and not self.key.startswith("[") else ""
+        return InvalidRecord(f"{name}{dot}{self.key}", self.fault)
+
 
 def decode(kind: type[T], data: object) -> T:
     """Make a `kind` of what `json.loads` returns. Raises InvalidRecord. Unknown keys are ignored,
     missing ones take the field's default. Types are strict, but an int may stand for a float. NaN
     and infinity are refused."""
-    from pydantic_core import ValidationError
-
-    try:
-        value: T = _validator(kind).validate_python(data)  # type: ignore[arg-type]  # hashable
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        message = first["msg"]
-        for start in ("Input ", "String ", "Value error, "):
-            message = message.removeprefix(start)
-        fault = _WORDS.get(first["type"], message)
-        keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
-        raise InvalidRecord("".join(keys).removeprefix("."), fault) from None
+    value: T = _reader_of_class(kind)(data)  # type: ignore[arg-type]  # a class is hashable
     return value
 
 
 @cache
-def _validator(kind: type) -> SchemaValidator:
-    from pydantic_core import SchemaValidator
-
-    return SchemaValidator(_dataclass_schema(kind))
-
-
-def _dataclass_schema(kind: type[Any]) -> Any:
+def _reader_of_class(kind: type[Any]) -> Reader:
     hints = get_type_hints(kind)
     rows = []
     for item in fields(kind):
-        schema = _schema(hints[item.name], item.metadata)
-        if item.default is not MISSING:
-            schema = {"type": "default", "schema": schema, "default": item.default}
-        elif item.default_factory is not MISSING:
-            made = item.default_factory
-            schema = {"type": "default", "schema": schema, "default_factory": made}
-        row = {"type": "dataclass-field", "name": item.name, "kw_only": True, "schema": schema}
-        rows.append(row)
-    arguments = {"type": "dataclass-args", "dataclass_name": kind.__name__, "fields": rows}
-    return {
-        "type": "dataclass",
-        "cls": kind,
-        "fields": [row["name"] for row in rows],
-        "schema": arguments,
-        "post_init": hasattr(kind, "__post_init__"),
-    }
+        required = item.default is MISSING and item.default_factory is MISSING
+        rows.append((item.name, _reader(hints[item.name], item.metadata), required))
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise InvalidRecord("", "should be an object")
+        found = {}
+        for name, reader, required in rows:
+            if name in data:
+                try:
+                    found[name] = reader(data[name])
+                except InvalidRecord as error:
+                    raise error.below(name) from None
+            elif required:
+                raise InvalidRecord(name, "is missing")
+        try:
+            return kind(**found)
+        except ValueError as error:  # of its __post_init__
+            raise InvalidRecord("", str(error)) from None
+
+    return read
 
 
-def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-    """Core schema of an annotation; `more`, the field's metadata, is added to the scalar's: more of
-    the schema, or a `check` of the value, which raises ValueError."""
+def _reader(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> Reader:
+    """Reader of an annotation; `more`, the field's metadata, holds for the scalars in it."""
     origin, inner = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return _dataclass_schema(kind)  # type: ignore[arg-type]  # no instance is an annotation
     if origin is Literal:
-        return {"type": "literal", "expected": list(inner), **more}
+        return _text if "any_text" in more else partial(_one_of, inner)
     if origin is tuple:
-        items = [_schema(inner[0], more)]
-        return {"type": "tuple", "items_schema": items, "variadic_item_index": 0}
+        return partial(_list, _reader(inner[0], more))
     if origin is Mapping:
-        keys, values = _schema(inner[0]), _schema(inner[1], more)
-        return {"type": "dict", "keys_schema": keys, "values_schema": values}
+        return partial(_mapping, _reader(inner[1], more))
     if origin in (Union, types.UnionType):
-        return _union_schema(inner, more)
+        choices = [_reader(each, more) for each in inner if each is not type(None)]
+        reader = choices[0] if len(choices) == 1 else partial(_any_of, choices)
+        return partial(_nullable, reader) if type(None) in inner else reader
+    if is_dataclass(kind):
+        return _reader_of_class(kind)  # type: ignore[arg-type]  # no instance is an annotation
     if kind in (object, Any):
-        return {"type": "any"}
-    schema = {**_PLAIN[kind], **more}
-    check = schema.pop("check", None)
-    if check is None:
-        return schema
-    function = {"type": "no-info", "function": check}
-    return {"type": "function-after", "function": function, "schema": schema}
+        return _anything
+    plain = _SCALARS[kind]
+    return partial(_limited, plain, more) if more else plain
 
 
-def _union_schema(kinds: tuple[Any, ...], more: Mapping[str, Any]) -> Any:
-    choices = [_schema(kind, more) for kind in kinds if kind is not type(None)]
-    schema = choices[0]
-    if len(choices) > 1:
-        fault = "should be of another type"
-        custom = {"custom_error_type": "union", "custom_error_message": fault}
-        schema = {"type": "union", "choices": choices, **custom}
-    return {"type": "nullable", "schema": schema} if type(None) in kinds else schema
+def _anything(data: Any) -> Any:
+    return data
+
+
+def _text(data: Any) -> str:
+    if isinstance(data, str):
+        return data
+    raise InvalidRecord("", "should be a valid string")
+
+
+def _integer(data: Any) -> int:
+    if isinstance(data, int) and not isinstance(data, bool):
+        return data
+    raise InvalidRecord("", "should be a valid integer")
+
+
+def _number(data: Any) -> float:
+    if not isinstance(data, int | float) or isinstance(data, bool):
+        raise InvalidRecord("", "should be a valid number")
+    try:
+        number = float(data)
+    except OverflowError:
+        number = math.inf
+    if math.isfinite(number):
+        return number
+    raise InvalidRecord("", "should be a finite number")
+
+
+def _boolean(data: Any) -> bool:
+    if isinstance(data, bool):
+        return data
+    raise InvalidRecord("", "should be a valid boolean")
+
+
+_SCALARS: Mapping[Any, Reader] = {str: _text, int: _integer, float: _number, bool: _boolean}
+_LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "ge": (lambda value, limit: value >= limit, "should be greater than or equal to {}"),
+    "le": (lambda value, limit: value <= limit, "should be less than or equal to {}"),
+    "lt": (lambda value, limit: value < limit, "should be less than {}"),
+    "pattern": (lambda value, limit: re.search(limit, value) is not None, "should match '{}'"),
+}
+"""Metadata of a field, besides `check`, which raises ValueError."""
+
+
+def _limited(reader: Reader, more: Mapping[str, Any], data: Any) -> Any:
+    value = reader(data)
+    for name, limit in more.items():
+        if name == "check":
+            try:
+                limit(value)
+            except ValueError as error:
+                raise InvalidRecord("", str(error)) from None
+        elif not _LIMITS[name][0](value, limit):
+            raise InvalidRecord("", _LIMITS[name][1].format(limit))
+    return value
+
+
+def _nullable(reader: Reader, data: Any) -> Any:
+    return None if data is None else reader(data)
+
+
+def _one_of(expected: tuple[Any, ...], data: Any) -> Any:
+    if any(type(data) is type(each) and data == each for each in expected):
+        return data
+    *others, last = map(repr, expected)
+    words = f"{', '.join(others)} or {last}" if others else last
+    raise InvalidRecord("", f"should be {words}")
+
+
+def _any_of(choices: list[Reader], data: Any) -> Any:
+    for reader in choices:
+        try:
+            return reader(data)
+        except InvalidRecord:
+            continue
+    raise InvalidRecord("", "should be of another type")
+
+
+def _list(reader: Reader, data: Any) -> Any:
+    if not isinstance(data, list | tuple):
+        raise InvalidRecord("", "should be a list")
+    found = []
+    for number, each in enumerate(data):
+        try:
+            found.append(reader(each))
+        except InvalidRecord as error:
+            raise error.below(f"[{number}]") from None
+    return tuple(found)
+
+
+def _mapping(reader: Reader, data: Any) -> Any:
+    if not isinstance(data, dict):
+        raise InvalidRecord("", "should be an object")
+    found = {}
+    for key, each in data.items():
+        try:
+            found[_text(key)] = reader(each)
+        except InvalidRecord as error:
+            raise error.below(key) from None
+    return found
 
 
 # ── documents for scripts ──────────────────────────────────────────────────────

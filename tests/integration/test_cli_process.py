@@ -20,7 +20,7 @@ from tests.support.fakes import eventually
 ROOT = Path(__file__).parents[2]
 
 HEAVY = {
-    *("paramiko", "fabric", "invoke", "pydantic", "rich", "yaml", "pathspec", "cryptography"),
+    *("paramiko", "fabric", "invoke", "rich", "yaml", "pathspec", "cryptography"),
     *("boto3", "libcloud", "google", "azure", "tensorflow", "asyncio", "concurrent", "unittest"),
 }
 

@@ -19,7 +19,7 @@ collections contextlib functools keyword operator reprlib types warnings
 """`python -m` itself imports these before the first line of ours."""
 NAMES = """
 queue sitecustomize usercustomize tensorflow tensorboard pip matplotlib numpy yaml click re json
-logging enum typing threading socket ast inspect copy signal weakref pydantic paramiko
+logging enum typing threading socket ast inspect copy signal weakref paramiko
 """
 
 

@@ -232,4 +232,4 @@ def test_the_base_install_is_small_and_has_no_cloud_and_no_tensorflow() -> None:
     assert [name for name in packages if any(word in name for word in heavy)] == []
     paths = [path.locate() for each in packages.values() for path in each.files or ()]
     size = sum(Path(str(path)).stat().st_size for path in paths if Path(str(path)).is_file())
-    assert 10 * MEGABYTE < size < 58 * MEGABYTE, f"{size / MEGABYTE:.1f} MB and 2 MB of our own"
+    assert 10 * MEGABYTE < size < 48 * MEGABYTE, f"{size / MEGABYTE:.1f} MB and 11 MB of our own"
