@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 TYPE_CHECKING = False  # typing itself is not imported before the current folder is forgotten
@@ -22,6 +23,7 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # during the imports, or a second Ctrl-C during the exit
         code = 130
+    gc.freeze()  # else the exit searches all modules for garbage: a fifth of the time of `plan`
     sys.exit(code)
 
 

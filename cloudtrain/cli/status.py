@@ -9,7 +9,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.flag_variables import typed
 from cloudtrain.cli.nodes import alarmed
 from cloudtrain.cli.printing import print_json, print_lines
-from cloudtrain.cli.status_rows import DOWN, cluster_json, cluster_state, drawn
+from cloudtrain.cli.status_rows import DOWN, LATEST, cluster_json, cluster_state, drawn
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.core import moments
@@ -41,7 +41,8 @@ def status_command(
     if name is not None:
         chosen, config = (name_of(name), None) if offline else landed_target(name, store)
 
-    look = partial(status, chosen, config=config, store=store, offline=offline)
+    latest = 0 if as_json else LATEST
+    look = partial(status, chosen, config=config, store=store, offline=offline, latest=latest)
     if watch:
         if as_json and typed("as_json"):
             raise UsageError("--watch and --json exclude each other", hint="omit --watch")

@@ -259,8 +259,8 @@ def _runs_json(runs: Sequence[Run], status: ClusterStatus, _: float) -> list[dic
 
 
 def _runs(runs: Sequence[Run], status: ClusterStatus, now: float) -> Iterator[str]:
-    if len(runs) > LATEST:
-        yield f"  {len(runs) - LATEST} earlier runs"
+    if earlier := status.earlier + len(runs[:-LATEST]):
+        yield f"  {earlier} earlier runs"
     for run in runs[-LATEST:]:
         yield from run_lines(run, now, status.as_of.get(run.id))
 

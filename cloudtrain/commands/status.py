@@ -43,6 +43,8 @@ class ClusterStatus:
     """As the provider lists them; None if it was not queried or did not answer."""
     runs: tuple[Run, ...] = ()
     """Oldest first."""
+    earlier: int = 0
+    """Runs before them that were not read."""
     faults: tuple[str, ...] = ()
     """Records that cannot be read."""
     prices: Mapping[str, float | None] = field(default_factory=dict)
@@ -131,10 +133,12 @@ def status(
     config: ClusterConfig | None = None,
     store: str | None = None,
     offline: bool,
+    latest: int = 0,
 ) -> StatusReport:
     """Status of one cluster, or of all that are known here and not down. For a cluster that is not
     on record here, and with `store` for all that it holds, the runs are those that landed.
-    `offline` reads records only and loads as little as possible."""
+    `offline` reads records only and loads as little as possible. Of runs on record, the `latest` so
+    many are read, if that is not 0."""
     # A `down` of a cluster that is not on record here leaves only its events.
     known = known_clusters()
     if store is not None or (
@@ -142,7 +146,7 @@ def status(
     ):
         return StatusReport(clusters=landed(name, config, store), store=store)
     names = without_desks(known_clusters()) if name is None else (name,)
-    recorded = [on_record(name) for name in names]
+    recorded = [on_record(name, latest) for name in names]
     if offline:
         return StatusReport(clusters=tuple(recorded))
     recorded = [with_desk(one, config) if one.is_away else one for one in recorded]
@@ -204,6 +208,7 @@ def with_desk(
         cluster,
         away=state,
         runs=tuple(each.run for each in stored),
+        earlier=0,
         faults=(*cluster.faults, *faults),
         as_of={each.run.id: each.as_of for each in stored if each.as_of is not None},
     )
@@ -244,9 +249,9 @@ def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
     return replace(cluster, runs=found.runs, as_of=found.as_of, store=found.store)
 
 
-def on_record(name: str) -> ClusterStatus:
+def on_record(name: str, latest: int = 0) -> ClusterStatus:
     records = Records(name)
-    runs, faults = records.runs_and_faults()
+    runs, faults = records.runs_and_faults(latest)
     config: dict[str, Any] = {}
     try:
         config = records.config()
@@ -271,6 +276,7 @@ def on_record(name: str) -> ClusterStatus:
         since=records.since(),
         holder=records.holder(),
         runs=runs,
+        earlier=max(0, len(records.run_ids()) - latest) if latest else 0,
         faults=faults,
         idle=_idle(records, limits),
         budget=budget,

@@ -29,6 +29,8 @@ def _dataclass(cls: Any = None, /, **options: Any) -> Any:
     def complete() -> None:
         with _COMPLETING:
             if cls.__new__ is complete_and_new:
+                # Else it becomes the signature, which takes longer than a method.
+                cls.__doc__ = cls.__doc__ or cls.__name__
                 dataclasses.dataclass(cls, **options)
                 cls.__new__ = staticmethod(_new)  # the last, until which other threads wait
 

@@ -292,10 +292,10 @@ class Records:
         """Every readable run, sorted by id and so by time."""
         return self.runs_and_faults()[0]
 
-    def runs_and_faults(self) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-        """Readable runs, and the errors of unreadable records."""
+    def runs_and_faults(self, latest: int = 0) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+        """Readable runs, and the errors of unreadable records; `latest`: of so many, 0: of all."""
         runs, faults = [], []
-        for run in self.run_ids():
+        for run in self.run_ids()[-latest:]:
             try:
                 runs.append(self.run(run))
             except UsageError:

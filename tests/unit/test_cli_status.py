@@ -289,9 +289,13 @@ def test_only_the_latest_runs_are_shown_and_the_others_counted(provider: FakePro
     records = known()
     for number in range(8):
         records.save_run(replace(FAILED, id=f"20261121-06240{number}-aaaa"))
+    (records.folder / "runs" / "20261121-062400-aaaa" / "run.json").write_text("{")
     text = cloudtrain("status", "--offline").stdout
     assert "  3 earlier runs\n" in text
+    assert "unreadable" not in text, "they are not read: a long history costs no time"
     assert text.count("  run  ") == 5
+    [cluster] = json.loads(cloudtrain("status", "--offline", "--json").stdout)["clusters"]
+    assert (len(cluster["runs"]), len(cluster["unreadable"])) == (7, 1)
 
 
 def test_remote_words_in_a_cause_cannot_control_the_terminal(provider: FakeProvider) -> None:

@@ -8,8 +8,10 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 import cloudtrain
 from cloudtrain.core.dataclass import dataclass, field
 
+PACKAGE = Path(cloudtrain.__path__[0])
 T = TypeVar("T")
 
 
@@ -79,7 +82,7 @@ def seen(value: Any) -> list[Any]:
         [(item.name, item.kw_only, item.metadata) for item in dataclasses.fields(value)],
         repr(params),
         str(inspect.signature(kind)),
-        kind.__doc__,
+        (kind.__doc__ or "").partition("(")[0],
         kind.__match_args__,
         kind.__hash__ is None,
         kind.__eq__ is object.__eq__,
@@ -150,6 +153,17 @@ def test_threads_that_use_a_class_first_all_get_the_whole_of_it() -> None:
             thread.join()
         assert len(values) == 8
         assert len(set(map(repr, values))) == 1
+
+
+def test_the_product_declares_its_values_by_it() -> None:
+    """But for what nodes run, and what reads scripts, which knows nothing else of ours."""
+    others = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] not in ("node", "script")
+        and re.search(r"(?m)^from dataclasses import .*\bdataclass\b", path.read_text("utf-8"))
+    ]
+    assert others == [], "from cloudtrain.core.dataclass import dataclass"
 
 
 def test_every_declaration_of_the_product_holds() -> None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "json.md").read_text("utf-8")
 STATUS = report_json(StatusReport(clusters=(ClusterStatus(name="mnist"),)), 0.0)["clusters"][0]
 
-IN_OTHER_ROWS = {"as_of", "ceilings", "made", "prices"}
+IN_OTHER_ROWS = {"as_of", "ceilings", "earlier", "made", "prices"}
 IN_THE_HEADING = {"missing", "open", "planned", "provider", "since", "strategy"}
 
 
