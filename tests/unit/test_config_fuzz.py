@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloudtrain.config import from_json, load, to_json
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.config.yaml_source import parse
-from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = [path.read_text() for path in sorted((ROOT / "configs" / "templates").glob("*.yaml"))]
@@ -44,8 +44,14 @@ def settle(data: bytes) -> None:
             config = load(path, ENVIRON)
         except ConfigError as error:
             told(error)
+        except UsageError as error:
+            of_another_tool(error)
         else:
             assert from_json(json.loads(json.dumps(to_json(config)))) == config
+
+
+def of_another_tool(error: UsageError) -> None:
+    assert error.message.endswith(", no config of cloudtrain")
 
 
 def told(error: ConfigError) -> None:
@@ -92,6 +98,7 @@ trees = st.recursive(
 
 
 @quick
+@example(b"#!sh")
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\xef\xbb\xbf")
