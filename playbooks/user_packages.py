@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
@@ -135,6 +134,8 @@ def layer(config: ClusterConfig, below: Below) -> Layer | None:
 
 def packed(named: Mapping[str, Iterable[str]]) -> Iterable[bytes]:
     """Tar of files by their names, with these lines."""
+    import tarfile
+
     found = io.BytesIO()
     with tarfile.open(fileobj=found, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, text in named.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
 import shutil
@@ -200,6 +199,8 @@ def pinned_requirements(extras: Collection[str]) -> list[str]:
     """`name==version` of every package that this program needs with these extras, in the versions
     that are installed here: those have been used with it. A requirement that is not installed here
     is for other systems, by its marker."""
+    import importlib.metadata  # slow to import
+
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     todo = [(NAME, extra) for extra in ("", *extras)]

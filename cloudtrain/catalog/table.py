@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cached_property, lru_cache
@@ -92,6 +91,8 @@ def refreshed_path(provider: str) -> Path:
 
 def save(path: Path, text: str) -> None:
     """Write a table's file atomically. Raises OSError."""
+    import tempfile
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"

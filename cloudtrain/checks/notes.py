@@ -35,7 +35,6 @@ from cloudtrain.script.facts import ScriptFacts, Use, strategies_in, strategy_in
 from cloudtrain.script.releases import Need, missing_in
 from cloudtrain.script.shell_line import Started
 from cloudtrain.training import interconnect
-from cloudtrain.training.log_text import NCCL, OLD_NCCL
 from cloudtrain.training.strategies import STRATEGIES, strategy_of
 from cloudtrain.training.tf_config import for_estimator, wants_tf_config
 from cloudtrain.trust.consent import fact_lines
@@ -397,6 +396,8 @@ def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 def _collectives(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     """The log shows what is really used: `training/log_text.reduces_over_grpc`."""
     if facts.default_collectives and interconnect.gpu_nodes(make_plan(config)) > 1:
+        from cloudtrain.training.log_text import NCCL, OLD_NCCL  # with many patterns
+
         use = facts.default_collectives[0]
         choice = OLD_NCCL if ".experimental." in use.name else NCCL
         yield (

@@ -169,16 +169,14 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return with_variables(command, cmd_name)
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(
-            f"Usage: {ctx.command_path} COMMAND [ARGS]...\n\n{cleandoc(self.help or '')}\n\n"
-        )
+    def get_help(self, ctx: click.Context) -> str:
+        lines = [f"Usage: {ctx.command_path} COMMAND [ARGS]...", "", cleandoc(self.help or ""), ""]
         for group, (named, others) in GROUPS.items():
             for number, name in enumerate(named):
                 title = "" if number else group
-                formatter.write(f"{title:8}  {name:8}  {COMMANDS[name]}\n")
-            formatter.write(f"{'':8}  {'also':8}  {', '.join(others)}\n")
-        formatter.write(f"{END}\n")
+                lines.append(f"{title:8}  {name:8}  {COMMANDS[name]}")
+            lines.append(f"{'':8}  {'also':8}  {', '.join(others)}")
+        return "\n".join([*lines, END])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

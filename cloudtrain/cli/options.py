@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Callable
@@ -283,8 +282,10 @@ class _PassesOn(click.Command):
         try:
             return super().parse_args(ctx, args[:at])
         except click.NoSuchOption as error:
+            from difflib import get_close_matches
+
             known = [name for each in self.params for name in each.opts]
-            if difflib.get_close_matches(error.option_name, known, cutoff=0.8):
+            if get_close_matches(error.option_name, known, cutoff=0.8):
                 raise
             raise self._passed_on(ctx, args, error.option_name) from None
 

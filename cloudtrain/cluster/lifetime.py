@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.errors import CloudtrainError, NodeError, StepFailed, UsageError
 from cloudtrain.core.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
@@ -17,6 +17,9 @@ from cloudtrain.money.budget import BudgetState, budget_state, latest_end
 from cloudtrain.money.estimate import NodePrice, planned_price
 from cloudtrain.money.node_hours import AFTER_END, MOST, charged_hours
 from cloudtrain.training.strategies import enforced_lifetime
+
+if TYPE_CHECKING:
+    from cloudtrain.cluster.session import Session
 
 LEAST = 60.0
 """Minimum seconds between now and a new end."""

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from cloudtrain.artifacts.land import not_landed
-from cloudtrain.away.away_orders import end_desk, report_end
 from cloudtrain.cluster.lease import EVERY, LASTS, holding_cluster, refuse_being_created
 from cloudtrain.cluster.ownership import (
     is_recorded,
@@ -66,6 +65,8 @@ def down(
     that is away is ended by its desk, which is then deleted too. `break_lease`: ID of another
     machine's lease. Raises NotLanded (exit 5, nodes kept) unless `discard`, also for an active run
     whose nodes were gone; LeftoverError (exit 6), LockedError, CreatedAnewError."""
+    from cloudtrain.away.away_orders import end_desk, report_end  # slow to import
+
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)

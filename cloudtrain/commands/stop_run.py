@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain.away.away_orders import order_stop
-from cloudtrain.away.find_away import attended, find_away
 from cloudtrain.cluster.lease import holding_cluster, holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.core.errors import LockedError, UsageError
@@ -35,6 +33,9 @@ def stop_run(
 ) -> Run:
     """Stop and land the active run. Its supervisor does the work; if there is none, this process. A
     run that is away is stopped by its desk, from any machine with a `config` and the order key."""
+    from cloudtrain.away.away_orders import order_stop  # slow to import
+    from cloudtrain.away.find_away import attended, find_away
+
     desk = find_away(name, config)
     state = attended(desk, clock.now())
     if desk is not None and state is not None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtrain.config.yaml_source import Block, Items, Scalar, SourceLocation, shown
 from cloudtrain.core.model import Problem
 from cloudtrain.core.task_id import ROLE_ORDER
+
+if TYPE_CHECKING:
+    import configparser
 
 _HOST = re.compile(r"(?P<address>[^\s:\[\]]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 
@@ -55,6 +58,8 @@ class Ini:
         return items
 
     def roles(self) -> dict[str, str]:
+        import configparser
+
         parser = configparser.ConfigParser(interpolation=None, strict=True)
         parser.optionxform = str  # type: ignore[assignment, method-assign]
         try:
@@ -109,6 +114,8 @@ def _with_port(tree: Block, ini: Ini) -> Block:
 
 
 def _plainly(error: configparser.Error) -> str:
+    import configparser
+
     if isinstance(error, configparser.MissingSectionHeaderError):
         return "has text before its [cluster] line"
     if isinstance(error, configparser.DuplicateOptionError):

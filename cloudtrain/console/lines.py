@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import shutil
-import textwrap
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -110,7 +108,11 @@ _GLUE = "\ue000"
 
 def terminal_width(stream: TextIO) -> int | None:
     """Columns of the terminal that `stream` is; None if it is none."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if not stream.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def wrapped(text: str, width: int | None) -> str:
@@ -126,6 +128,8 @@ def _parts(line: str, width: int) -> Iterator[str]:
     if len(line) <= width:
         yield line
         return
+    import textwrap
+
     margin = len(line) - len(line.lstrip())
     columns = _COLUMNS.match(line)
     start = columns.end() if columns else 0

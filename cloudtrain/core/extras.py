@@ -5,7 +5,6 @@ A bare `cloudtrain[gcp]` would ask an index for a name that may be somebody else
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import shlex
@@ -62,6 +61,8 @@ def _packages(found: Installed, extra: str) -> list[str]:
 
 
 def _installed() -> Installed:
+    import importlib.metadata  # slow to import
+
     owner, environment = _owner(Path(sys.prefix))
     try:
         distribution = importlib.metadata.distribution(PACKAGE)

@@ -10,7 +10,6 @@ import errno
 import ipaddress
 import os
 import re
-import socket
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -22,7 +21,6 @@ from cloudtrain.core.retry import CLOCK, Clock, Retry
 TRIES = Retry(pause=0.5, tries=2)
 HINT = "check this machine's connection (VPN, proxy, DNS), then run it again"
 _UNRESOLVED = "no network: cannot resolve {}"
-_NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 
 _reached: set[str] = set()
@@ -37,13 +35,15 @@ def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str 
     `made_up`: the name is made of a user's words, and a name that nobody has proves no lack of a
     network. Sends nothing to the host. Takes two tries.
     """
+    import socket  # which reading a config does not need
+
     host, port = _next_hop(url)
     if not host or host in _reached or is_loopback(host):
         return None
     try:
         TRIES.call(lambda: _look(host, port), on=OSError, clock=clock)
     except OSError as error:
-        if error.errno in _NO_SUCH_NAME:
+        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
             return None if made_up else f"no network, or no such name: cannot resolve {host}"
         resolved = not isinstance(error, socket.gaierror)
         return f"no network: {host}: {error.strerror}" if resolved else _UNRESOLVED.format(host)
@@ -69,6 +69,8 @@ def _next_hop(url: str) -> tuple[str, int]:
 
 
 def _look(host: str, port: int) -> None:
+    import socket
+
     failure: OSError | None = None
     for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import re
-import secrets
 from pathlib import Path
 
 from cloudtrain.core.model import Owner
@@ -21,6 +19,8 @@ def label(text: str) -> str:
 
 def login() -> str:
     """Login name of this user."""
+    import getpass  # slow to import
+
     try:
         return label(getpass.getuser())
     except (KeyError, OSError):
@@ -63,7 +63,7 @@ def machine_id(home: Path) -> str:
     except OSError:
         pass
     try:
-        _keep(path, f"{name}-{secrets.token_hex(4)}")
+        _keep(path, f"{name}-{os.urandom(4).hex()}")
         return path.read_text("utf-8")
     except OSError:  # a full disk must not prevent `down`
         return f"{name}-{folder_hash}"
@@ -72,7 +72,7 @@ def machine_id(home: Path) -> str:
 def _keep(path: Path, text: str) -> None:
     """Write the id atomically; of several writers the first wins. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         new.touch(mode=0o600)
         new.write_text(text, "utf-8")

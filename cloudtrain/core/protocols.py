@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.events import Event
-from cloudtrain.core.model import (
-    Accelerator,
-    Artifact,
-    ClusterConfig,
-    Holding,
-    Identity,
-    MachineType,
-    Node,
-    Plan,
-)
-from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Whereabouts
-from cloudtrain.core.presign import Presigner
-from cloudtrain.core.shell import Command
 
-Journal = Callable[[Event], None]
+if TYPE_CHECKING:
+    from cloudtrain.core.errors import CloudtrainError
+    from cloudtrain.core.events import Event
+    from cloudtrain.core.model import (
+        Accelerator,
+        Artifact,
+        ClusterConfig,
+        Holding,
+        Identity,
+        MachineType,
+        Node,
+        Plan,
+    )
+    from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Whereabouts
+    from cloudtrain.core.presign import Presigner
+    from cloudtrain.core.shell import Command
+
+Journal = Callable[["Event"], None]
 """`journal(NodeRequested(node="mnist-worker0"))`: writes to disk before the cloud is called.
 
 Providers write PlacementTried before they request anything there, NodeRequested and

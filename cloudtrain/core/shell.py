@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
@@ -105,7 +105,7 @@ class AnswerMark:
     """A mark that nobody can guess, before the outputs of one command."""
 
     def __init__(self) -> None:
-        self._token = secrets.token_hex(8)
+        self._token = os.urandom(8).hex()
 
     def before(self, command: Command) -> Command:
         """The command, which first prints the mark on stdout and stderr."""

@@ -10,6 +10,7 @@ import json
 import re
 from functools import cache
 
+from cloudtrain.core import paths
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.shell import Command, script
 
@@ -114,6 +115,4 @@ def inline(module: str) -> str:
 
 @cache
 def text(name: str) -> str:
-    from importlib.resources import files  # slow: takes as long as all the rest of `plan`
-
-    return (files(PACKAGE) / name).read_text("utf-8")
+    return (paths.PACKAGE / "node" / name).read_text("utf-8")

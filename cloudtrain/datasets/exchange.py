@@ -19,7 +19,6 @@ from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import Transport
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.node.downloader import PART
 
 LASTS = 3600.0
 """Seconds that a request is valid; a node asks for another after that."""
@@ -129,6 +128,8 @@ class Exchange:
 
     def _relayed(self, order: dict[str, object], number: int, file: DataFile) -> Iterator[bytes]:
         """The file's missing parts, read here."""
+        from cloudtrain.node.downloader import PART  # with ssl, slow to import
+
         data: Iterator[bytes] = iter(())
         rest, at = b"", -1
         for offset in range(0, file.size or 1, PART):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from cloudtrain.cluster.session import is_of_the_nodes_cloud
@@ -23,7 +24,9 @@ from cloudtrain.core.protocols import StoredObject
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.stores import Wishes
-from cloudtrain.stores.data import DataStore, open_data
+
+if TYPE_CHECKING:
+    from cloudtrain.stores.data import DataStore
 
 MOST_FILES = 2_000_000
 """A dataset with more files is refused: about 1 GB of memory here, and hours on any node."""
@@ -67,6 +70,8 @@ def list_dataset(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
 
 def open_source(config: ClusterConfig, name: str) -> DataStore:
     """Open a dataset, with `endpoints.storage` and `project` if they are of its service."""
+    from cloudtrain.stores.data import open_data  # with urllib.request, slow to import
+
     uri = config.data[name].source
     with named(name):
         return open_data(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.uploads import Upload, upload_from_node
@@ -27,7 +27,9 @@ from cloudtrain.node.listing import File
 from cloudtrain.setup.programs import FORMAT, Archive, OnNode, Part, StorePlace
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import home
-from cloudtrain.stores.data import DataStore, open_data
+
+if TYPE_CHECKING:
+    from cloudtrain.stores.data import DataStore
 
 FOLDER = ".environments"
 """In the store, beside the runs: no run's id begins with a dot."""
@@ -119,6 +121,8 @@ def delete(record: Archive | Staging, store: ArtifactStore) -> None:
 
 def archive_data(place: StorePlace, archive: Archive) -> DataStore:
     """Reads the archive's folder in the store."""
+    from cloudtrain.stores.data import open_data  # with urllib.request, slow to import
+
     uri = f"{place.uri.rstrip('/')}/{folder_of(archive)}/"
     return open_data(uri, endpoint=place.endpoint, project=place.project)
 

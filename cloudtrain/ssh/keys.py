@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import struct
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -200,6 +199,8 @@ def _write(path: Path, text: str) -> None:
     if _holds(path, text):
         path.chmod(0o600)
         return
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:

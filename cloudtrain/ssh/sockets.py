@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from typing import IO
@@ -129,6 +127,8 @@ class ProxySocket(BufferedSocket):
     def __init__(self, argv: Sequence[str]) -> None:
         """Start the program. Raises ProxyFailed if it cannot be started."""
         self._words = tuple(argv)
+        import tempfile
+
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the socket
         ours, its = socket.socketpair()
         with its:
@@ -254,4 +254,6 @@ def connect(argv: Sequence[str]) -> ProxySocket:
 
 
 def is_installed(program: str) -> bool:
+    import shutil
+
     return shutil.which(program) is not None

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from cloudtrain.core.cloud import ProxyFault, clouds
-from cloudtrain.core.model import SshProxy
+if TYPE_CHECKING:
+    from cloudtrain.core.model import SshProxy
 
 PLACEHOLDERS = ("address", "port", "name", "id", "zone", "region", "project")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
@@ -88,6 +89,8 @@ def not_started(argv: Sequence[str], error: OSError) -> ProxyFailed:
 
 
 def where_to_get(program: str) -> str:
+    from cloudtrain.core.cloud import clouds  # slow to import
+
     for cloud in clouds():
         if cloud.ssh_proxy is not None and program in cloud.ssh_proxy.programs:
             return cloud.ssh_proxy.programs[program]
@@ -96,46 +99,53 @@ def where_to_get(program: str) -> str:
 
 def described(text: str, written: str) -> ProxyFailed:
     """The failure, with the hint for what the program has written to stderr."""
-    proxies = (cloud.ssh_proxy for cloud in clouds() if cloud.ssh_proxy is not None)
-    for each in (*(fault for proxy in proxies for fault in proxy.faults), *_OF_SSH):
-        if re.search(each.written, written, re.IGNORECASE):
-            return ProxyFailed(text, hint=each.hint, lasting=each.lasting)
+    from cloudtrain.core.cloud import clouds
+
+    proxies = [cloud.ssh_proxy for cloud in clouds() if cloud.ssh_proxy is not None]
+    of_clouds = [(each.written, each.hint, each.lasting) for own in proxies for each in own.faults]
+    for pattern, hint, lasting in (*of_clouds, *_OF_SSH):
+        if re.search(pattern, written, re.IGNORECASE):
+            return ProxyFailed(text, hint=hint, lasting=lasting)
     return ProxyFailed(text)
 
 
 _OF_SSH = (
     # Messages of OpenSSH 9.2: channels.c, clientloop.c, sshconnect2.c (tests/integration)
-    ProxyFault(
-        written=r"administratively prohibited",
-        hint="the jump host does not allow forwarding to the node (AllowTcpForwarding, PermitOpen)",
+    (
+        r"administratively prohibited",
+        "the jump host does not allow forwarding to the node (AllowTcpForwarding, PermitOpen)",
+        True,
     ),
-    ProxyFault(
-        written=r"open failed: connect failed|stdio forwarding failed",
-        hint="the jump host does not reach the node: it may be starting, or its firewall may not "
+    (
+        r"open failed: connect failed|stdio forwarding failed",
+        "the jump host does not reach the node: it may be starting, or its firewall may not "
         "have the jump host's address (`network.ssh_from`)",
-        lasting=False,
+        False,
     ),
-    ProxyFault(
-        written=r"Host key verification failed",
-        hint="log in to the jump host once by `ssh`, to accept its host key",
+    (
+        r"Host key verification failed",
+        "log in to the jump host once by `ssh`, to accept its host key",
+        True,
     ),
-    ProxyFault(
-        written=r"Permission denied|Too many authentication failures",
-        hint="the jump host accepts none of your keys: `ssh` to it must work without a prompt (an "
+    (
+        r"Permission denied|Too many authentication failures",
+        "the jump host accepts none of your keys: `ssh` to it must work without a prompt (an "
         "agent with your key, or ControlMaster in ~/.ssh/config)",
+        True,
     ),
-    ProxyFault(
-        written=r"Could not resolve hostname",
-        hint="check the jump host's name in `network.ssh_proxy`",
-        lasting=False,
+    (
+        r"Could not resolve hostname",
+        "check the jump host's name in `network.ssh_proxy`",
+        False,
     ),
-    ProxyFault(
-        written=r"kex_exchange_identification|Connection reset by|Connection closed by",
-        hint="the jump host accepts no more logins for now: raise its MaxStartups, or share one "
+    (
+        r"kex_exchange_identification|Connection reset by|Connection closed by",
+        "the jump host accepts no more logins for now: raise its MaxStartups, or share one "
         "connection by ControlMaster in ~/.ssh/config",
-        lasting=False,
+        False,
     ),
 )
+"""What ssh writes, the hint, and whether it lasts until somebody helps."""
 
 
 # ── paramiko's errors, for somebody who reads about SSH and not about its library ─────────────

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -270,6 +269,8 @@ def _hosts(config: ClusterConfig, top: Path) -> Iterator[FileFact]:
 
 def _is_here(address: str) -> bool:
     """True for a name or address of this machine, in any form that its resolver takes."""
+    import socket  # slow to import
+
     name = address.strip("[]").rstrip(".").lower()
     own = socket.gethostname().lower()
     if name in {"localhost", "ip6-localhost", "ip6-loopback", own, own.partition(".")[0]}:
