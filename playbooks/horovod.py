@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from cloudtrain.catalog import cuda
 from cloudtrain.core import paths
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.model import ClusterConfig, Node, Problem
@@ -45,6 +46,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
                 _ABOUT,
                 built,
                 nvidia.ROOT,
+                cuda.toolkit(config.setup.tensorflow).cuda,
             ),
             unless=command("test", "-e", built),
             once_per_host=True,
@@ -114,7 +116,7 @@ for name in ("tensorflow_cpu", "tensorflow"):
 _BUILD = (
     """\
 set -eu
-environment=$1 wheels=$2 version=$3 gpus=$4 about=$5 built=$6 root=$7
+environment=$1 wheels=$2 version=$3 gpus=$4 about=$5 built=$6 root=$7 toolkit=$8
 python=$environment/bin/python
 
 if command -v flock >/dev/null 2>&1; then
@@ -133,15 +135,23 @@ if command -v mpicxx >/dev/null 2>&1; then
     key=$key-mpi$(mpirun --version 2>/dev/null </dev/null | sed -n '1s/.*[^0-9.]//p')
 fi
 if [ "$gpus" != 0 ]; then
-    cuda=$(dirname "$(dirname "$(command -v nvcc || echo "$root/usr/local/cuda/bin/nvcc")")")
+    # An image has several, and /usr/local/cuda may be newer than TensorFlow's: the same major
+    # version is compatible, the same minor one the best.
+    own=$(command -v nvcc || true)
+    for cuda in "$root/usr/local/cuda-$toolkit" "${own%/bin/nvcc}" "$root/usr/local/cuda" \\
+        "$root/usr/local/cuda-${toolkit%.*}".*; do
+        release=$("$cuda/bin/nvcc" --version 2>/dev/null </dev/null |
+            sed -n 's/.* release \\([0-9]*\\)[.].*/\\1/p') || true
+        [ "$release" != "${toolkit%.*}" ] || break
+    done
     for nccl in "$root/usr" "$cuda" "$root/usr/local/nccl2" none; do
         [ ! -e "$nccl/include/nccl.h" ] || break
     done
-    if [ -x "$cuda/bin/nvcc" ] && [ "$nccl" != none ]; then
+    if [ "$release" = "${toolkit%.*}" ] && [ "$nccl" != none ]; then
         export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME="$cuda" HOROVOD_NCCL_HOME="$nccl"
-        key=$key-nccl
+        key=$key-nccl-cuda$release
     else
-        echo "no CUDA toolkit with NCCL on this node: gradients are summed on the CPU"
+        echo "no CUDA $toolkit with NCCL on this node: gradients are summed on the CPU"
     fi
 fi
 
@@ -171,7 +181,7 @@ if [ ! -d "$folder" ]; then
 fi
 "$python" -m pip install -q --no-input --disable-pip-version-check --no-deps --force-reinstall \\
     --no-warn-script-location "$folder"/horovod-*.whl </dev/null
-: >"$built"
+echo "${HOROVOD_GPU_OPERATIONS-}" >"$built"
 """
     + scripts.SEAL
 )
@@ -188,7 +198,7 @@ if ! command -v horovodrun >/dev/null 2>&1; then
 fi
 said=$(horovodrun --check-build </dev/null 2>&1) || { echo "$said" >&2; exit 1; }
 echo "$said" | grep -F '[X]' || true
-for needed in TensorFlow Gloo; do
+for needed in TensorFlow Gloo $(cat "$environment/.horovod-built" 2>/dev/null); do
     case $said in
         *"[X] $needed"*) ;;
         *)

@@ -84,7 +84,15 @@ on_bus() {  # PCI devices of NVIDIA, of a class: 03… display and 3D, 0680 NVSw
 serves() {
     [ "$(printf '%s\\n' "$oldest" "$1" | sort -V | head -n 1)" = "$oldest" ]
 }
+# From B200 on NVSwitches are reached by InfiniBand, and are none on the bus; then only the GPUs say
+# that their fabric is not ready: https://github.com/siderolabs/extensions/pull/717, which quotes
+# NVIDIA's guide. Other GPUs answer `[N/A]` or `Not Supported`, old drivers know no such field.
+registering() {
+    nvidia-smi --query-gpu=fabric.state --format=csv,noheader 2>/dev/null </dev/null |
+        grep -q 'In Progress'
+}
 fabric() {
+    ! registering || return 1
     [ "$(on_bus 0680)" = 0 ] || systemctl is-active --quiet nvidia-fabricmanager
 }
 """
@@ -129,6 +137,17 @@ load() {
     done
     [ "$switches" = 0 ] || as_root systemctl enable --now nvidia-fabricmanager || true
 }
+# The fabric manager needs a moment for it.
+joined() {
+    left=180
+    while registering; do
+        [ "$left" -gt 0 ] || fail "the GPUs do not join their NVSwitches: their fabric.state is \
+In Progress" "run \\`systemctl status nvidia-fabricmanager\\` on the node; 8 × B200 also needs \
+nvlsm, which image: deeplearning has"
+        sleep 5
+        left=$((left - 5))
+    done
+}
 refused() {
     state=$(mokutil --sb-state 2>/dev/null | head -n 1) || true
     fail "the kernel rejects NVIDIA modules that are not signed with a known key: \
@@ -161,6 +180,7 @@ if answers; then
     version=${list%%[!0-9.]*}
     if serves "$version"; then
         load
+        joined
         ! fabric || exit 0
         other="the driver $version is installed without the fabric manager for its NVSwitches"
         way="run \\`systemctl status nvidia-fabricmanager\\` on the node"
@@ -185,7 +205,7 @@ if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
         "no NVIDIA driver, and cloudtrain installs it only on Ubuntu" \
         "use image: auto, ubuntu-22.04 or deeplearning, or an image that has the driver"
     debian_repair || true
-    apt_get update || true
+    apt_update || true
     # Signed modules, built for this kernel; if the archive no longer has them, or only for an older
     # driver, those of its newer kernel. The whole set is tried at once: each of these packages
     # needs the others in exactly its own version.
@@ -202,6 +222,7 @@ if [ -n "$other" ] || ! complete >/dev/null 2>&1; then
     done
     if [ -z "$found" ]; then
         [ -z "$why" ] || echo "$why" >&2
+        [ -z "$apt_says" ] || fail "$apt_says" "the node needs Ubuntu's package mirror"
         with=
         [ "$switches" = 0 ] || with=", with the fabric manager that its NVSwitches need,"
         fail "Ubuntu has no modules $server$open$with for the kernel $kernel" \
@@ -217,6 +238,7 @@ held=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'linux-image*' 'linu
     sed -n 's/^[ih]i *//p')
 [ -z "$held" ] || as_root apt-mark hold $held >/dev/null
 load
+joined
 answers || as_root dmesg 2>/dev/null | grep -E 'NVRM|nouveau|[Ll]ockdown' | tail -n 3 || true
 echo "$list"
 """

@@ -18,11 +18,24 @@ apt_get() {
     quietly apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \\
         -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
 }
+# No timeout covers the lock of the lists: github.com/ipspace/netlab/pull/2473 and
+# github.com/ChainSafe/forest-iac/pull/290, whose logs show both. $apt_says keeps the failure.
+apt_update() {
+    for hold in 5 10 15 30 60 60 60 60 0; do
+        apt_says=$(apt_get update 2>&1) && { apt_says=; return; }
+        case $apt_says in *lists/lock*) ;; *) hold=0;; esac
+        [ "$hold" = 0 ] || { echo "another apt-get is at work: waiting $hold s"; sleep "$hold"; }
+        [ "$hold" != 0 ] || break
+    done
+    apt_says="apt-get update failed: $(echo "$apt_says" | grep -E '^[EW]:' | tail -n 1)"
+    echo "$apt_says" >&2
+    return 1
+}
 # Repairs what a killed dpkg left: apt's own --fix-broken skips packages that need a reinstallation.
 debian_repair() {
     quietly dpkg --configure -a
     halves=$(dpkg-query -W -f '${db:Status-Eflag} ${Package}\\n' | sed -n 's/^reinstreq //p')
-    [ -z "$halves" ] || { apt_get update && apt_get install --reinstall $halves; }
+    [ -z "$halves" ] || { apt_update && apt_get install --reinstall $halves; }
     apt_get --fix-broken install
 }
 # A mirror may fail for a while.
@@ -31,7 +44,7 @@ debian_install() {
     echo "apt-get install $*"
     for pause in 5 20 0; do
         debian_repair || true
-        apt_get update && apt_get install "$@" && return
+        apt_update && apt_get install "$@" && return
         [ "$pause" = 0 ] || { echo "apt-get failed: retrying in $pause s"; sleep "$pause"; }
     done
     return 1

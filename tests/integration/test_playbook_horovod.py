@@ -38,6 +38,7 @@ esac
 HOROVODRUN = """\
 #!/bin/sh
 printf '    [X] TensorFlow\\n    [ ] PyTorch\\n    [X] Gloo\\n'
+[ -e "$(dirname "$LOG")/without-nccl" ] || printf '    [X] NCCL\\n'
 """
 
 
@@ -124,10 +125,11 @@ def test_gpus_talk_over_nccl_where_the_node_has_cudas_compiler_and_nccl(
 ) -> None:
     root = rig.folder / "machine"
     monkeypatch.setattr(nvidia, "ROOT", str(root))
-    compiler = root / "usr/local/cuda/bin/nvcc"
-    compiler.parent.mkdir(parents=True)
-    compiler.write_text("#!/bin/sh\n")
-    compiler.chmod(0o755)
+    for folder, release in (("cuda", "13.0"), ("cuda-12.9", "12.9")):
+        compiler = root / f"usr/local/{folder}/bin/nvcc"
+        compiler.parent.mkdir(parents=True)
+        compiler.write_text(f"#!/bin/sh\necho 'Cuda tools, release {release}, V{release}.1'\n")
+        compiler.chmod(0o755)
     rig.up(local(gpus=2))
     assert not [line for line in rig.told if "NCCL" in line]
 
@@ -139,14 +141,17 @@ def test_gpus_talk_over_nccl_where_the_node_has_cudas_compiler_and_nccl(
     assert [
         line for line in rig.told if line.startswith(("HOROVOD_GPU", "HOROVOD_CUDA", "HOROVOD_NC"))
     ] == [
-        f"HOROVOD_CUDA_HOME={root}/usr/local/cuda",
+        f"HOROVOD_CUDA_HOME={root}/usr/local/cuda-12.9",  # TensorFlow 2.15 has 12.2
         "HOROVOD_GPU_OPERATIONS=NCCL",
         f"HOROVOD_NCCL_HOME={root}/usr/local/nccl2",
     ]
     assert {Path(wheel).parent.name for wheel in rig.wheels} == {
         "horovod-0.28.1-tf2.15.1-cp311",
-        "horovod-0.28.1-tf2.15.1-cp311-nccl",
+        "horovod-0.28.1-tf2.15.1-cp311-nccl-cuda12",
     }
+    (rig.folder / "without-nccl").touch()
+    with pytest.raises(StepFailed, match="this Horovod is built without NCCL"):
+        rig.up(local(gpus=2, packages=("attrs",)))
 
 
 def test_the_second_time_nothing_is_done(rig: Rig) -> None:

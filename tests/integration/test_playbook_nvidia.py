@@ -201,6 +201,42 @@ def test_a_mirror_that_fails_is_tried_again(machine: FakeMachine) -> None:
     assert len(installs(machine)) == 2
 
 
+LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1576 (apt-get)"
+
+
+def test_another_apts_lock_of_the_lists_is_waited_for(machine: FakeMachine) -> None:
+    machine.put("update-fails", LOCKED, LOCKED)
+    assert applied(machine)[-1].startswith("2 of 2 steps")
+    assert machine.read("slept") == ["5", "10"]
+
+
+def test_lists_that_cannot_be_updated_are_not_told_as_missing_modules(machine: FakeMachine) -> None:
+    machine.put("archive")
+    machine.put("update-fails", *["E: The repository 'http://a noble Release' is not signed."] * 9)
+    with pytest.raises(StepFailed, match=r"apt-get update failed: E: The repository") as caught:
+        applied(machine)
+    assert "no modules" not in str(caught.value)
+    assert machine.read("slept") == []
+
+
+def test_gpus_that_join_their_fabric_are_waited_for(machine: FakeMachine) -> None:
+    for name in ("loaded", "persistent"):
+        machine.put(name)
+    machine.put("in-progress", *["x"] * 4)
+    assert applied(machine)[-1].startswith("1 of 2 steps")
+    assert set(machine.read("slept")) == {"5"}
+
+
+def test_gpus_that_never_join_their_fabric_are_refused(machine: FakeMachine) -> None:
+    for name in ("loaded", "persistent"):
+        machine.put(name)
+    machine.put("in-progress", *["x"] * 99)
+    with pytest.raises(StepFailed, match=r"fabric\.state is In Progress") as caught:
+        applied(machine)
+    assert "nvlsm" in (caught.value.hint or "")
+    assert installs(machine) == []
+
+
 def test_an_image_whose_driver_is_too_old_and_not_ubuntus_is_refused(machine: FakeMachine) -> None:
     machine.put("loaded")
     machine.put("driver", "470.82.01")

@@ -69,7 +69,9 @@ case " $* " in
     *" --reinstall "*) rm $STATE/mess; rm "$MACHINE/var/lib/dpkg/status"; exit 0;;
 esac
 case " $* " in
-    *" update "*) echo update >>$STATE/log; exit 0;;
+    *" update "*) echo update >>$STATE/log
+        [ -s $STATE/update-fails ] || exit 0; head -n 1 $STATE/update-fails >&2
+        sed -i 1d $STATE/update-fails; exit 100;;
     *" install "*) names=${*#*install };;
 esac
 fit() {  # each line of `misfits` is two packages that want different versions of a third
@@ -113,6 +115,8 @@ for gpu in $(/usr/bin/cat $STATE/gpus); do
     case "$*" in
         "-pm 1") touch $STATE/persistent;;
         *driver_version*) /usr/bin/cat $STATE/driver;;
+        *fabric.state*) [ -s $STATE/in-progress ] || { echo "[N/A]"; continue; }
+            echo "In Progress"; sed -i 1d $STATE/in-progress;;
         *persistence_mode*) [ -e $STATE/persistent ] && echo Enabled || echo Disabled;;
         -L) echo "GPU $gpu: NVIDIA";;
     esac
