@@ -15,7 +15,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix sweeps test prepared coverage test-times bench-quick check audit tools docs dist clean
+.PHONY: demo quick units matrix sweeps test prepared coverage test-times bench-quick check audit gpu-code tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -82,6 +82,10 @@ audit: $(VENV)/.made-dev
 	@[ -x build/audit/bin/pip-audit ] || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet pip-audit; } \
 		|| { echo "not audited: pip-audit could not be installed"; exit 0; }; \
 	$(BIN)/python tools/audit.py build/audit/bin/pip-audit
+
+# What GPU code the wheels of each TensorFlow release have: 6 GB of downloads, some minutes.
+gpu-code: $(VENV)/.made-dev
+	@$(BIN)/python tools/gpu_code.py $(ARGUMENTS)
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:

@@ -148,7 +148,7 @@ program() {
 bounds=$packages/bounds
 cat "$shared/pip/constraints.txt" >"$bounds"
 for place in "$shared"/lib/python3*/site-packages/tensorflow-[0-9]*.dist-info \\
-    "$shared"/lib/python3*/site-packages/tensorflow_cpu-[0-9]*.dist-info; do
+    "$shared"/lib/python3*/site-packages/tensorflow_[cg]pu-[0-9]*.dist-info; do
     [ -d "$place" ] || continue
     version=${place%.dist-info}
     for name in tensorflow tensorflow-cpu tensorflow-gpu; do

@@ -31,7 +31,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         return ()
     if gpus is None:
         return _none(config, node)
-    oldest = cuda.toolkit(version).driver if version else "0"
+    oldest = cuda.oldest_driver(version, gpus.kind) if version else "0"
     driver = cuda.driver(gpus.kind)
     cloud = cloud_of(config.provider)
     server, modules = f"{driver.branch}-server", "-open" if driver.open else ""

@@ -116,7 +116,7 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
         return (pinned("tensorflow-tpu", version),)
     board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()
     if build == "cuda":
-        name = "tensorflow[and-cuda]" if number >= (2, 15) else "tensorflow"
+        name = "tensorflow[and-cuda]" if number >= (2, 15) else with_cuda(version)
         libraries = cuda.libraries(version) if number < (2, 15) else ()
         return (pinned(name, version), *libraries, *board)
     if number < (2, 1):
@@ -128,6 +128,12 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
         f"{pinned('tensorflow', version)} ; {other}",
         *board,
     )
+
+
+def with_cuda(version: str) -> str:
+    """The package with GPU code: 2.0 and earlier have one of its own, `tensorflow` of 1.15.5 has no
+    kernel for GPUs (catalog/gpu_code.csv). https://www.tensorflow.org/install/pip#older-versions"""
+    return "tensorflow" if release(version) >= (2, 1) else "tensorflow-gpu"
 
 
 def constraints(version: str) -> tuple[str, ...]:

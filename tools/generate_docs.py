@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -141,9 +141,11 @@ def gpu_table() -> str:
 
 def code_table() -> str:
     lines = ["\n| TensorFlow from | has code for | compiles from |", "|---|---|---|"]
+    since: dict[str, str] = {}
     for row in gpus.DEVICE_CODE:
         binary = ", ".join(map(number, row.binary))
-        lines.append(f"| {number(row.since)} | {binary} | {number(row.ptx)} |")
+        since.setdefault(f"{binary} | {number(row.ptx)} |", number(row.since))
+    lines += [f"| {release} | {cells}" for cells, release in since.items()]
     return "\n".join([*lines, "", cited(row.source for row in gpus.DEVICE_CODE)]) + "\n"
 
 
@@ -166,17 +168,36 @@ def toolkit_table() -> str:
     """CUDA, the oldest driver and the main libraries of each TensorFlow."""
     lines = ["\n| TensorFlow from | CUDA | oldest driver |", "|---|---|---|"]
     lines += [f"| {number(row.since)} | {row.cuda} | {row.driver} |" for row in cuda.TOOLKITS]
+    lines += ["", *newer_drivers()]
     lines += ["\n| TensorFlow | CUDA runtime | cuDNN | NCCL |", "|---|---|---|---|"]
+    alike: dict[str, list[str]] = {}
     for row in cuda.LIBRARIES:
         pinned = dict(split(line) for line in row.packages)
         cells = [pinned.get(name, "–") for name in ("cuda-runtime", "cudnn", "nccl")]
-        lines.append(f"| {number(row.release)} | {' | '.join(cells)} |")
+        alike.setdefault(" | ".join(cells), []).append(number(row.release))
+    lines += [f"| {', '.join(releases)} | {cells} |" for cells, releases in alike.items()]
     lines += [""]
     for each in cuda.DRIVERS:
         name = f"{each.branch}-server{'-open' if each.open else ''}"
         lines.append(f"- {each.since} and later get the driver `{name}`.")
     rows = (*cuda.TOOLKITS, *cuda.LIBRARIES, *cuda.DRIVERS)
     return "\n".join([*lines, "", cited(row.source for row in rows)]) + "\n"
+
+
+def newer_drivers() -> Iterator[str]:
+    """A line for the generations of GPUs with releases that need a newer driver than others."""
+    alike: dict[str, list[str]] = {}
+    for architecture, kind in {row.architecture: row.kind for row in gpus.GPUS}.items():
+        needed: dict[str, list[str]] = {}
+        for release, (_, driver) in cuda.needed(kind).items():
+            if gpus.fit(kind, release) != "none" and cuda.oldest_driver(release, kind) == driver:
+                needed.setdefault(driver, []).append(release)
+        found = [f"{driver} for {', '.join(releases)}" for driver, releases in needed.items()]
+        alike.setdefault("; ".join(found), []).append(architecture)
+    for text, architectures in alike.items():
+        if text:
+            words = "the driver compiles code, and must be at least"
+            yield item(f"{', '.join(architectures)}: {words} {text}.")
 
 
 def split(line: str) -> tuple[str, str]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from functools import cache
+from pathlib import Path
 
 from cloudtrain.catalog import gpus
 from cloudtrain.catalog.gpus import Release
@@ -22,7 +24,7 @@ class Toolkit:
     since: Release
     cuda: str
     driver: str
-    """Oldest driver that supports it."""
+    """Oldest driver that supports it, where nothing is compiled from PTX: `oldest_driver`."""
     source: str
     read: date = _READ
 
@@ -40,6 +42,52 @@ TOOLKITS = (
     Toolkit((2, 16), "12.3", "525.60.13", _TESTED),
     Toolkit((2, 18), "12.5", "525.60.13", _TESTED),
 )
+
+PTX = {
+    "6.3": ("10.0", 410),
+    "6.4": ("10.1", 418),
+    "6.5": ("10.2", 440),
+    "7.0": ("11.0", 450),
+    "7.1": ("11.1", 455),
+    "7.2": ("11.2", 460),
+    "7.3": ("11.3", 465),
+    "7.4": ("11.4", 470),
+    "7.5": ("11.5", 495),
+    "7.6": ("11.6", 510),
+    "7.7": ("11.7", 515),
+    "7.8": ("11.8", 520),
+    "8.0": ("12.0", 525),
+    "8.1": ("12.1", 530),
+    "8.2": ("12.2", 535),
+    "8.3": ("12.3", 545),
+    "8.4": ("12.4", 550),
+    "8.5": ("12.5", 555),
+    "8.6": ("12.7", 565),
+    "8.7": ("12.8", 570),
+    "8.8": ("12.9", 575),
+    "9.0": ("13.0", 580),
+}
+"""PTX version → CUDA and the first branch of drivers that know it, of those that were released:
+docs.nvidia.com/cuda/parallel-thread-execution, "PTX ISA release history" (read 2026-11-27).
+Minor version compatibility does not cover it: a driver refuses PTX of a newer compiler with
+CUDA_ERROR_UNSUPPORTED_PTX_VERSION (docs.nvidia.com/cuda/cuda-driver-api, CUresult 222). What
+TensorFlow 2.18 then says: https://github.com/CY-CHENYUE/ComfyUI-Molmo/issues/26."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """GPU code of one release for one compute capability, as read out of its wheel."""
+
+    kernels: int
+    """Containers, each of the kernels of one source file."""
+    compiled: int
+    """Those without machine code for it, which the driver compiles at first use."""
+    absent: int
+    """Those that cannot be compiled for it either."""
+    ptx: str
+    """The newest PTX among those that are compiled; empty if none is."""
+    target: str
+    """What that is for: `sm_90a`."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +201,47 @@ def toolkit(version: str) -> Toolkit:
     """The toolkit of this release; a release newer than the table gets the newest row."""
     known = [row for row in TOOLKITS if row.since <= _release(version)]
     return known[-1] if known else TOOLKITS[0]
+
+
+@cache
+def _codes() -> dict[gpus.Capability, dict[Release, Code]]:
+    """By capability, then by release in rising order."""
+    found: dict[gpus.Capability, dict[Release, Code]] = {}
+    lines = Path(__file__).with_name("gpu_code.csv").read_text("utf-8").splitlines()[2:]
+    for version, capability, kernels, compiled, absent, ptx, target in (
+        line.split(",") for line in reversed(lines)
+    ):
+        counts = {"kernels": int(kernels), "compiled": int(compiled), "absent": int(absent)}
+        code = Code(**counts, ptx=ptx, target=target)
+        found.setdefault(_release(capability), {})[_release(version)] = code
+    return found
+
+
+def code(version: str, kind: str) -> Code | None:
+    """The GPU code of this release for this GPU, or of the last release before it that was read;
+    None if the tables lack the GPU, or for a release before them."""
+    row = gpus.gpu(kind)
+    known = _codes().get(row.capability, {}) if row else {}
+    return next((known[each] for each in reversed(known) if each <= _release(version)), None)
+
+
+def oldest_driver(version: str, kind: str) -> str:
+    """The oldest driver with which this release computes on this GPU."""
+    plain, found = toolkit(version).driver, code(version, kind)
+    branch = PTX[found.ptx][1] if found and found.ptx else 0
+    return str(branch) if branch > int(plain.partition(".")[0]) else plain
+
+
+def needed(kind: str) -> dict[str, tuple[str, str]]:
+    """CUDA version that the driver must have, and the first driver with it, by release, for the
+    releases with PTX for this GPU; the newest release last."""
+    row = gpus.gpu(kind)
+    codes = _codes().get(row.capability, {}) if row else {}
+    return {
+        "{}.{}".format(*release): (PTX[found.ptx][0], str(PTX[found.ptx][1]))
+        for release, found in codes.items()
+        if found.ptx and not found.absent
+    }
 
 
 def driver(kind: str) -> Driver:

@@ -153,10 +153,11 @@ NEWEST: Release = (2, 21)
 """The last release that the rows above are known to hold for."""
 
 FIRST_WITHOUT: Capability = (10, 0)
-"""No release's PTX runs on this capability or later: `CUDA_ERROR_INVALID_PTX`, then
-`CUDA_ERROR_INVALID_HANDLE` in any op. https://github.com/tensorflow/tensorflow/issues/89272,
-…/97387, …/101746, …/111958; https://github.com/tensorflow/tensorflow/issues/112272 names NVIDIA's
-containers as the way (read 2026-11-22)."""
+"""No release computes on this capability or later. Up to 2.20 the PTX is for sm_90a alone
+(gpu_code.csv): `CUDA_ERROR_INVALID_PTX`, then `CUDA_ERROR_INVALID_HANDLE` in any op.
+https://github.com/tensorflow/tensorflow/issues/89272, …/97387, …/101746. That of 2.21 can be
+compiled, but XLA stops the program (…/111958). …/112272 names NVIDIA's containers as the way (read
+2026-11-27)."""
 
 Fit = Literal["own", "older", "ptx", "none"]
 

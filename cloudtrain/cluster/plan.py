@@ -91,13 +91,22 @@ def without_code(plan: Plan) -> tuple[str, ...]:
         if row is not None and gpus.fit(kind, version) == "none":
             number = ".".join(map(str, row.capability))
             why = f"TensorFlow {version} has no code for {row.kind} (compute capability {number})"
-            found[f"nodes.{node.role}: {why}: operations on it fail"] = None
+            code = cuda.code(version, kind)
+            fails = "operations on it fail"
+            if code and not code.absent:
+                fails = (
+                    "a driver compiles its operations, but XLA, which Keras 3 uses by default, "
+                    "cannot compile for it"
+                )
+            found[f"nodes.{node.role}: {why}: {fails}"] = None
     return tuple(found)
 
 
+# XLA on Blackwell: https://github.com/tensorflow/tensorflow/issues/111958 (read 2026-11-27).
 OTHER_GPUS = (
     "use other GPUs, or NVIDIA's own build of TensorFlow (its container image, without "
-    "setup.tensorflow); pass `--ignore gpus` to try it anyway"
+    "setup.tensorflow); pass `--ignore gpus` to try it anyway: on Blackwell with TensorFlow 2.21, "
+    "and with `jit_compile=False` in the script's `compile`"
 )
 
 
@@ -189,6 +198,12 @@ def _first_steps(plan: Plan) -> Iterator[str]:
             yield (
                 f"nodes.{node.role}: TensorFlow {version} has no code built for {kind}: it runs "
                 f"that of an earlier generation; what has to be compiled takes long at first{later}"
+            )
+        elif (code := cuda.code(version, kind)) and code.compiled:
+            yield (
+                f"nodes.{node.role}: the driver compiles {code.compiled:,} of {code.kernels:,} "
+                f"parts of TensorFlow {version} for {kind} at first use, and must be "
+                f"{cuda.oldest_driver(version, kind)} or newer"
             )
 
 

@@ -1,9 +1,13 @@
-"""Asks TensorFlow how many GPUs it sees, and explains a number other than the expected one.
+"""Asks TensorFlow how many GPUs it sees, and explains a number other than the expected one, and a
+driver that cannot compile its code for them.
 
-Run by the environment's Python, with the number. Exit code 3: libraries of CUDA, not of the driver,
-could not be loaded.
+Run by the environment's Python, with the number, and with JSON: release of TensorFlow → the CUDA
+version that the driver must have, and the first driver with it. Exit code 3: libraries of CUDA, not
+of the driver, could not be loaded.
 """
 
+import ctypes
+import json
 import os
 import re
 import subprocess
@@ -36,7 +40,10 @@ def main() -> None:
     wanted = int(sys.argv[1])
     found, version, said = seen()
     if found == wanted:
-        sys.exit(0)
+        old = too_old(version, json.loads(sys.argv[2]), cuda_of_driver())
+        if old:
+            print(old, file=sys.stderr)
+        sys.exit(1 if old else 0)
     said = [line for line in said if not re.search("Successfully opened|libnvinfer|TF-TRT", line)]
     missing = [line for line in said if "Could not load" in line and not OF_DRIVER.search(line)]
     hints = FEWER if found else HINTS
@@ -76,6 +83,36 @@ def seen() -> "tuple[int, str, list[str]]":
             if sys.exc_info()[0]:
                 print("\n".join(said[-10:]), file=sys.stderr)
     return found, tensorflow.__version__, said
+
+
+def cuda_of_driver() -> "tuple[int, ...]":
+    """CUDA version of the driver that programs here load, which may be newer than that of the
+    kernel's modules (cuda-compat); (0, 0) if it does not say."""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        pass
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def number(text: str) -> "tuple[int, ...]":
+    return tuple(int(part) for part in text.split("."))
+
+
+def too_old(version: str, needed: "dict[str, list[str]]", has: "tuple[int, ...]") -> str:
+    """What is wrong and a hint, in lines, if the driver does not know the release's PTX for these
+    GPUs; empty if it does, or if nothing is known."""
+    wants = needed.get(".".join(version.split(".")[:2]))
+    if wants is None or has == (0, 0) or has >= number(wants[0]):
+        return ""
+    older = [release for release, (cuda, _) in needed.items() if has >= number(cuda)]
+    return (
+        "the driver's CUDA is {}.{}; TensorFlow {} has code for this GPU that the driver compiles, "
+        "and that is of CUDA {}\n"
+        "hint: install driver {} or newer on the machine".format(*has, version, *wants)
+        + (f', or set `setup.tensorflow: "{older[-1]}"`' if older else "")
+    )
 
 
 def advice(found: int, wanted: int) -> str:

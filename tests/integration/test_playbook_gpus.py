@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
-from cloudtrain.playbooks import gpu_check, nvidia, tensorflow
+from cloudtrain.playbooks import gpu_check, tensorflow
 from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node
 
@@ -51,12 +51,9 @@ def config(count: int = 2, provider: Any = "gcp", version: str | None = "2.16") 
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path) -> Path:
     """site-packages of the node's environment, with a TensorFlow that tells what `state` has."""
-    monkeypatch.setattr(nvidia, "ROOT", str(tmp_path / "machine"))
-    version = tmp_path / "machine/sys/module/nvidia/version"
-    version.parent.mkdir(parents=True)
-    version.write_text("580.178.04\n")
+    smi(tmp_path, "580.178.04")
     folder = tensorflow.bin_folder(config(), node())
     assert folder is not None
     environment = tmp_path / "homes" / node().name / folder.removesuffix("/bin")
@@ -92,7 +89,13 @@ def test_what_is_proved_is_not_asked_again_until_the_driver_changes(
     assert applied(tmp_path)[-1].startswith("1 of 1 steps")
     assert applied(tmp_path) == ["nothing to do"]
     assert (place / "tensorflow/imports").read_text() == "x\n"
-    (tmp_path / "machine/sys/module/nvidia/version").write_text("590.1\n")
+    smi(tmp_path, "590.1")
+    assert applied(tmp_path)[-1].startswith("1 of 1 steps")
+    assert applied(tmp_path) == ["nothing to do"]
+
+
+def test_a_driver_that_does_not_tell_its_version_is_no_failure(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     assert applied(tmp_path)[-1].startswith("1 of 1 steps")
     assert applied(tmp_path) == ["nothing to do"]
 
@@ -198,7 +201,7 @@ def test_the_library_that_fails_is_named_with_what_to_do(
 
 def smi(tmp_path: Path, *lines: str) -> None:
     """An nvidia-smi that lists these."""
-    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin").mkdir(exist_ok=True)
     said = "".join(f"echo '{line}'\n" for line in lines)
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{said}")
     (tmp_path / "bin/nvidia-smi").chmod(0o755)

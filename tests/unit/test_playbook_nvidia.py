@@ -62,3 +62,28 @@ def test_the_oldest_driver_follows_the_release(version: str, cuda: tuple[str, st
     driver, _ = nvidia.steps(config(tensorflow=version), node())
     assert driver.unless
     assert driver.unless.arguments[-1] == cuda[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "oldest"),
+    [
+        ("2.21", "H100", "555"),
+        ("2.20.0", "H200", "555"),
+        ("2.19", "GH200", "555"),
+        ("2.18", "H100", "545"),
+        ("2.17.1", "H100", "545"),
+        ("2.16", "H100", "525.60.13"),
+        ("2.14", "A100", "455"),
+        ("2.9", "L4", "450.80.02"),
+        ("2.21", "L4", "525.60.13"),
+        ("2.22", "H100", "555"),
+        ("2.21", "T9000", "525.60.13"),
+        ("1.14", "V100", "410.48"),
+    ],
+)
+def test_code_that_the_driver_compiles_needs_a_newer_one(
+    version: str, kind: str, oldest: str
+) -> None:
+    driver, _ = nvidia.steps(config(kind, tensorflow=version), node())
+    assert driver.unless
+    assert driver.unless.arguments[-1] == oldest

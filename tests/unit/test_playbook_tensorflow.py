@@ -61,6 +61,7 @@ def test_the_step_of_an_environment_as_a_value() -> None:
     [
         (config(tensorflow="2.21.0", accelerator=T4), "tensorflow[and-cuda]==2.21.0"),
         (config(tensorflow="2.15", accelerator=T4), "tensorflow[and-cuda]==2.15.*"),
+        (config(tensorflow="1.15.5", accelerator=T4), "tensorflow-gpu==1.15.5"),
         (config(tensorflow="2.13", accelerator=T4), "tensorflow==2.13.*"),
         (config(tensorflow="1.15.5"), "tensorflow==1.15.5"),
         (
