@@ -21,6 +21,10 @@ FEWER = {
 HINTS = {
     **FEWER,
     "driver version is insufficient": "the driver is too old for this TensorFlow's CUDA",
+    "does not match DSO|COMPAT_NOT_SUPPORTED": "the driver's kernel module and libraries have "
+    "different versions, as after an upgrade: reboot the machine",
+    "cuInit: CUDA_ERROR_UNKNOWN": "the kernel module nvidia_uvm is not loaded: run `sudo modprobe "
+    "nvidia_uvm` on the node, or reboot it",
     "SYSTEM_NOT_READY|not yet init": "the NVSwitches need nvidia-fabricmanager: check that it is "
     "active",
     "Could not load.*libnvidia-ml": "the driver's user-space part is incomplete: libnvidia-ml.so.1 "

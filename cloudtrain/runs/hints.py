@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable
 
 from cloudtrain.core.run_record import CAUSES, CauseKind
+from cloudtrain.runs import gpu_hints
 from cloudtrain.training.log_text import (
     TRACEBACK,
     last_exception,
@@ -18,14 +19,6 @@ from cloudtrain.training.log_text import (
 _NO_IDENTITY = (
     "without `identity:`, nodes have no cloud credentials: set it, list input under `data:`, or"
     " pass the script a key with `secrets`"
-)
-_OTHER_GPU = (
-    "this TensorFlow has no code for this GPU: use another `accelerator`, or a newer"
-    " `setup.tensorflow` (docs/machines.md lists which work together)"
-)
-_SICK = (
-    "the GPU, or a kernel on it, failed: run `cloudtrain exec NAME -- nvidia-smi`; if it fails"
-    " again on the same node, delete that node, then run `cloudtrain up`"
 )
 _LEGACY = "the script was written for Keras 2: set `setup.keras: legacy`"
 _OLDER = 'TensorFlow no longer has this: set `setup.tensorflow: "2.15"`, or port the script'
@@ -71,90 +64,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
             " (`An identity for scripts` in docs/gcp.md, docs/aws.md, docs/azure.md)",
         ),
     ),
-    "GPUs, CUDA and collectives": (
-        (
-            r"Collective ops must be configured at program startup",
-            "create the strategy first, before any other call to TensorFlow in the script",
-        ),
-        (
-            r"CUDA_ERROR_INVALID_PTX|CUDA_ERROR_INVALID_HANDLE|CUDA_ERROR_NO_BINARY_FOR_GPU"
-            r"|no kernel image is available|PTX version [\d.]+ does not support"
-            r"|CUDNN_STATUS_ARCH_MISMATCH",
-            _OTHER_GPU,
-        ),
-        (
-            # https://github.com/aws/deep-learning-containers/pull/6418: 2.21 with cuDNN 9.5
-            r"Autotuner could not find any supported configs",
-            "this cuDNN does not support this TensorFlow: remove nvidia-cudnn from"
-            " `setup.packages`; on"
-            ' GPUs before Turing (V100, P100, P4) set `setup.tensorflow: "2.19"`',
-        ),
-        (
-            r"libdevice not found|libdevice\.10\.bc",
-            "XLA cannot find CUDA's libdevice: add `nvidia-cuda-nvcc-cu12` to `setup.packages`, or"
-            " set XLA_FLAGS=--xla_gpu_cuda_data_dir=… in `train.env` to its folder",
-        ),
-        (
-            r"[Pp]txas|No PTX compilation provider",
-            "XLA cannot compile for the GPU: add `nvidia-cuda-nvcc-cu12` for this TensorFlow's"
-            " CUDA to `setup.packages`, or set XLA_FLAGS=--xla_gpu_cuda_data_dir=… to its folder",
-        ),
-        (
-            r"NCCL[\s\S]{0,200}unhandled|unhandled (?:system|cuda) error|ncclCommInitRank"
-            r"|ncclSystemError",
-            "NCCL could not connect the GPUs: `train.env: {{NCCL_DEBUG: INFO}}` shows why;"
-            " NCCL_IB_DISABLE=1, or NCCL_SOCKET_IFNAME set to the nodes' interface, often helps",
-        ),
-        (
-            r"(?:assigned to device|is joining)[\s\S]{0,300}group has type",
-            "the tasks have different GPUs: give all roles that train the same `accelerator`, and"
-            " check CUDA_VISIBLE_DEVICES",
-        ),
-        (
-            r"current incarnation doesn't match",
-            "a task of an earlier attempt is still running, or one task was restarted alone: run"
-            " `cloudtrain stop-run`, then train again",
-        ),
-        (
-            r"Barrier timed out|Barrier .*(?:DEADLINE_EXCEEDED|timed out)|DeadlineExceededError",
-            "a task joined later than the others waited: raise `train.start_timeout`, or check what"
-            " delays the slowest one (data, downloads)",
-        ),
-        (
-            r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
-            "the machine's NVSwitches wait for the fabric manager: run `cloudtrain exec NAME --"
-            " sudo systemctl restart nvidia-fabricmanager`, or recreate the node",
-        ),
-        (
-            r"devices are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
-            "another process is using the GPU: `cloudtrain exec NAME -- nvidia-smi` shows which",
-        ),
-        (
-            r"CUDA_ERROR_ILLEGAL_ADDRESS|illegal memory access|\bXid\b|fallen off the bus"
-            r"|uncorrectable ECC|CUDA_ERROR_ECC|CUDA_ERROR_LAUNCH_FAILED",
-            _SICK,
-        ),
-        (
-            r"Dst tensor is not initialized",
-            "the GPU's memory was full when data was copied to it: use a smaller batch, or a GPU"
-            " with more memory",
-        ),
-        (
-            r"DNN library is not found|DNN library initialization failed|CUDNN_STATUS_\w+"
-            r"|Could not create cudnn handle|cuDNN failed to initialize|matching major version"
-            r"|CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)|without (?:BLAS|DNN) support",
-            "cuDNN or cuBLAS cannot start: `setup.packages` has a version other than this"
-            " TensorFlow"
-            " needs, it no longer supports the GPU (before Turing), or another process uses its"
-            " memory",
-        ),
-        (
-            r"(libcud(?:art|nn)|libcu(?:blas|fft|rand|solver|sparse)|libnccl|libnvinfer)\S*: cannot"
-            r" open shared object file",
-            "CUDA's `{0}` is missing: `setup.tensorflow` from 2.11 on installs it; otherwise add"
-            " it to `setup.packages`",
-        ),
-    ),
+    "GPUs, CUDA and collectives": gpu_hints.ROWS,
     "system libraries and Python's version": (
         (
             r"(libGL)\.so\S*: cannot open shared object file",
@@ -407,6 +317,8 @@ def hint_for(
     # Without a traceback only the very end counts: a log of hours says "no such file" somewhere.
     text = text if TRACEBACK in text else "\n".join(last_lines(log))
     native = "\n".join(native_errors(log))
+    if "CUDA_ERROR_INVALID_HANDLE" in text and (loaded := gpu_hints.LOADING.findall(log)):
+        text = f"{loaded[-1].decode()}\n{text}"
     if hint := _known(text, _HINTS) or _known(native, _NATIVE):
         return hint
     if kind in ("exit", "not_started") and reports_lost_peer(text):

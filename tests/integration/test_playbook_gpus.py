@@ -166,6 +166,12 @@ OLD_GPU = """\
 gpu device (device: 0, name: NVIDIA M60) with Cuda compute capability 5.2. The minimum required \
 Cuda capability is 6.0.
 """
+# https://github.com/tensorflow/tensorflow/issues/4349 and .../5473
+MISMATCH = """\
+2021-10-16 14:56:09.420791: E tensorflow/stream_executor/cuda/cuda_diagnostics.cc:313] kernel \
+version 460.91.3 does not match DSO version 470.57.2 -- cannot find working devices
+"""
+NO_UVM = "x: E cuda/cuda_driver.cc:491] failed call to cuInit: CUDA_ERROR_UNKNOWN\n"
 OLD_DRIVER = "x: CUDA driver version is insufficient for CUDA runtime version\n"
 
 
@@ -181,9 +187,11 @@ OLD_DRIVER = "x: CUDA driver version is insufficient for CUDA runtime version\n"
         ),
         (OPENED + NO_NVML, "Could not load dynamic library 'libnvidia-ml.so.1'", "libnvidia-ml"),
         (NO_TENSORRT + OLD_DRIVER, "CUDA driver version is insuff", "the driver is too old"),
+        (MISMATCH, "kernel version 460.91.3 does not match DSO version", "reboot the machine"),
+        (NO_UVM, "failed call to cuInit: CUDA_ERROR_UNKNOWN", "nvidia_uvm is not loaded"),
         (NO_TENSORRT + OPENED + OLD_GPU, "Ignoring visible gpu device", "has no code for that GPU"),
     ],
-    ids=["driver", "cudnn", "cusolver", "nvml", "old", "old-gpu"],
+    ids=["driver", "cudnn", "cusolver", "nvml", "old", "mismatch", "uvm", "old-gpu"],
 )
 def test_the_library_that_fails_is_named_with_what_to_do(
     tmp_path: Path, place: Path, said: str, shown: str, hint: str
