@@ -229,7 +229,7 @@ def oldest_driver(version: str, kind: str) -> str:
     """The oldest driver with which this release computes on this GPU."""
     plain, found = toolkit(version).driver, code(version, kind)
     branch = PTX[found.ptx][1] if found and found.ptx else 0
-    return str(branch) if branch > int(plain.partition(".")[0]) else plain
+    return str(branch) if (branch,) > parts(plain)[:1] else plain
 
 
 def needed(kind: str) -> dict[str, tuple[str, str]]:
@@ -242,6 +242,22 @@ def needed(kind: str) -> dict[str, tuple[str, str]]:
         for release, found in codes.items()
         if found.ptx and not found.absent
     }
+
+
+def newest_release(kind: str, driver: str) -> str | None:
+    """The newest release that computes on this GPU with this driver: `2.16`."""
+    row = gpus.gpu(kind)
+    for number in reversed(_codes().get(row.capability, {}) if row else {}):
+        version = "{}.{}".format(*number)
+        is_old = parts(oldest_driver(version, kind)) > parts(driver)
+        if gpus.fit(kind, version) in ("own", "older") and not is_old:
+            return version
+    return None
+
+
+def parts(version: str) -> tuple[int, ...]:
+    """The numbers of a driver's version or CUDA's, to be compared."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def driver(kind: str) -> Driver:

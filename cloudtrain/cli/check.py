@@ -33,12 +33,23 @@ HOSTS = 8
 @options.option(
     "--policy", "Only print the least policy or role for this file, to paste; asks nobody."
 )
+@options.option(
+    "--gpu",
+    "Instead ask the machines of `hosts` about their GPUs, for a minute: driver, fabric, errors,"
+    " memory, and what TensorFlow computes there.",
+)
 @options.ignore
 @options.events
 @options.as_json
 @options.record
 def check_command(
-    file: str | None, deep: bool, every: bool, policy: bool, as_json: bool, ignore: tuple[str, ...]
+    file: str | None,
+    deep: bool,
+    every: bool,
+    policy: bool,
+    gpu: bool,
+    as_json: bool,
+    ignore: tuple[str, ...],
 ) -> int:
     """Find problems that would stop `up` or `train`, before anything is created: in the config,
     machines and their price, credentials, quota, code, secrets and the store. Changes nothing. The
@@ -49,14 +60,26 @@ def check_command(
     if policy:
         print_lines(least_policy(plan.config).splitlines())
         return 0
-    with shown() as progress:
-        findings = check(plan, deep=progress if deep else None, ignore=ignore)
+    if gpu:
+        from cloudtrain.checks.host_gpus import host_gpus
+
+        findings = host_gpus(plan.config)
+    else:
+        with shown() as progress:
+            findings = check(plan, deep=progress if deep else None, ignore=ignore)
     code = worst(findings)
     if as_json:
         print_json({"ok": not code, "findings": [as_document(f) for f in findings]})
     else:
-        print_lines(screen(findings, every=every), painted=painted)
+        print_lines(of_gpus(findings) if gpu else screen(findings, every=every), painted=painted)
     return code
+
+
+def of_gpus(findings: Sequence[Finding]) -> Iterator[str]:
+    """All findings, then a summary."""
+    yield from lines(findings, max(len(each.what) for each in findings))
+    wrong = sum(not finding.ok for finding in findings)
+    yield f"{wrong} of {len(findings)} findings would stop a training" if wrong else "all is well"
 
 
 def worst(findings: Sequence[Finding]) -> int:

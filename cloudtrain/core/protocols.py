@@ -79,6 +79,16 @@ class WritesPolicies(Protocol):
         """Least policy or role for what this file uses, to paste; "" if that is not known."""
 
 
+@runtime_checkable
+class AsksMachines(Protocol):
+    """A provider of machines that exist without it, and that it can ask before they are nodes."""
+
+    def ask_machines(
+        self, program: str, arguments: Callable[[Node], Sequence[str]]
+    ) -> dict[str, str | CloudtrainError]:
+        """What this program for Python prints on each machine, or why it did not, by task."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Allowance:
     """Number of machines of a type that an account's GPU and vCPU quotas leave in a region."""

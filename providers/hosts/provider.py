@@ -47,6 +47,21 @@ class HostsProvider(OwnMachines):
         findings = fan_out(slots, lambda slot: _check_host(slot, addresses, numbers), name=_label)
         return (*findings, *shared_homes([slot for slot in slots if slot.name in numbers], numbers))
 
+    def ask_machines(
+        self, program: str, arguments: Callable[[Node], Sequence[str]]
+    ) -> dict[str, str | errors.CloudtrainError]:
+        def ask(slots: list[HostSlot]) -> str | errors.CloudtrainError:
+            try:
+                with slots[0].session() as ssh:
+                    node = _node(slots[0], "running", ssh)
+                    return ssh.run(ship.START, program, *arguments(node))
+            except errors.CloudtrainError as error:
+                return error
+
+        machines = self._by_machine(self._config.name)
+        answers = fan_out(machines, ask, name=_label)
+        return {str(slots[0].task): said for slots, said in zip(machines, answers, strict=True)}
+
     def create(
         self,
         plan: Plan,
