@@ -15,7 +15,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix sweeps test prepared coverage test-times bench-quick check audit gpu-code tools docs dist clean
+.PHONY: demo quick units matrix sweeps test prepared coverage test-times bench-quick check audit gpu-code gpu-parts tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -86,6 +86,10 @@ audit: $(VENV)/.made-dev
 # What GPU code the wheels of each TensorFlow release have: 6 GB of downloads, some minutes.
 gpu-code: $(VENV)/.made-dev
 	@$(BIN)/python tools/gpu_code.py $(ARGUMENTS)
+
+# A TensorFlow environment in parts, for a machine with a GPU and no network: docs/internals/gpu.md.
+gpu-parts: $(VENV)/.made-dev
+	@$(BIN)/python -m tools.gpu_parts $(ARGUMENTS)
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:

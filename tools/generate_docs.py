@@ -130,7 +130,7 @@ def between(now: str, generated: str) -> str:
 def gpu_table() -> str:
     head = "| GPU | GB | compute capability | TFLOP/s, float16 | GB/s to another GPU |"
     lines = [f"\n{head}", "|---|---|---|---|---|"]
-    for row in gpus.GPUS:
+    for row in (each for each in gpus.GPUS if not gpus.is_older(each.kind, "Pascal")):
         given = (f"{row.rate.tflops:g}", f"{row.rate.link:g}") if row.rate else ("–", "–")
         facts = [row.kind, f"{row.memory_gb}", f"{row.architecture} {number(row.capability)}"]
         lines.append(f"| {' | '.join([*facts, *given])} |")
@@ -150,10 +150,12 @@ def code_table() -> str:
 
 
 def sold_list() -> str:
-    """A line for each way of selling and cloud, with the machines sold so."""
+    """A line for each way of selling and cloud, with the machines sold so; a refusal names what
+    stands for a retired one."""
     ways: dict[tuple[str, str], list[str]] = {}
-    for cloud, row in [(each, row) for each in clouds() for row in each.families]:
-        how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no longer"
+    rows = [(each, row) for each in clouds() for row in each.families]
+    for cloud, row in (each for each in rows if not each[1].gone(each[1].read)):
+        how = f"until {row.retired}" if row.retired else ", ".join(row.markets)
         why = "ARM" if row.arm else row.unfit
         how = f"{how}; {why}" if why else how
         instead = availability.equivalent(cloud, row)

@@ -18,13 +18,25 @@ from pathlib import Path
 from cloudtrain.catalog import gpus
 from cloudtrain.core.model import Accelerator
 
-VERSION = "580.126.20"
+CUDA_OF = {
+    470: (11, 4),
+    515: (11, 7),
+    525: (12, 0),
+    535: (12, 2),
+    545: (12, 3),
+    550: (12, 4),
+    555: (12, 5),
+    570: (12, 8),
+    580: (13, 0),
+}
+"""What `cuDriverGetVersion` says, by branch: docs.nvidia.com/cuda/cuda-toolkit-release-notes."""
+NEWEST = max(CUDA_OF)
 
 CUDA = r"""
 #include <stdio.h>
 #include <string.h>
 int cuInit(unsigned flags) { return 0; }
-int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
 int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < COUNT ? 0 : 101; }
 int cuDeviceGetName(char *name, int size, int device) {
@@ -97,7 +109,7 @@ class Driver:
     """Stands for the machine's root: what the kernel shows under /sys."""
 
 
-def make(folder: Path, gpu: Accelerator, packages: Path) -> Driver:
+def make(folder: Path, gpu: Accelerator, packages: Path, branch: int = NEWEST) -> Driver:
     """For the TensorFlow in this `site-packages`. Raises ValueError for a kind that the table of
     GPUs lacks, and CalledProcessError with gcc's own words on stderr."""
     row = gpus.gpu(gpu.kind)
@@ -108,6 +120,7 @@ def make(folder: Path, gpu: Accelerator, packages: Path) -> Driver:
         "KIND": f'"{gpu.kind}"',
         "MAJOR": str(row.capability[0]),
         "MINOR": str(row.capability[1]),
+        "VERSION": "{}0{}0".format(*CUDA_OF[branch]),
     }
     driver = Driver(libraries=folder / "lib", tools=folder / "bin", root=folder / "root")
     driver.libraries.mkdir(parents=True)
@@ -118,7 +131,7 @@ def make(folder: Path, gpu: Accelerator, packages: Path) -> Driver:
     ):
         names = sorted(each for each in wanted if each.startswith(prefix))
         _compile(driver.libraries / name, source + _others(source, names, rest), facts)
-    _machine(driver, gpu)
+    _machine(driver, gpu, f"{branch}.126.20")
     return driver
 
 
@@ -145,10 +158,7 @@ def _compile(target: Path, source: str, facts: dict[str, str]) -> None:
     subprocess.run([*command, f"-Wl,-soname,{target.name}"], input=source, text=True, check=True)
 
 
-def _machine(driver: Driver, gpu: Accelerator) -> None:
-    version = driver.root / "sys/module/nvidia/version"
-    version.parent.mkdir(parents=True)
-    version.write_text(f"{VERSION}\n")
+def _machine(driver: Driver, gpu: Accelerator, version: str) -> None:
     for ordinal in range(gpu.count):
         device = driver.root / f"sys/bus/pci/devices/0000:00:{4 + ordinal:02x}.0"
         device.mkdir(parents=True)
@@ -158,7 +168,7 @@ def _machine(driver: Driver, gpu: Accelerator) -> None:
     ordinals = " ".join(map(str, range(gpu.count)))
     for name, text in (("nvidia-smi", NVIDIA_SMI), ("lspci", LSPCI)):
         tool = driver.tools / name
-        tool.write_text(text.format(ordinals=ordinals, version=VERSION, kind=gpu.kind))
+        tool.write_text(text.format(ordinals=ordinals, version=version, kind=gpu.kind))
         tool.chmod(0o755)
 
 

@@ -1,6 +1,7 @@
 """Tries a TensorFlow release's real CUDA wheels against a pretended driver, on this machine.
 
-    python -m tests.support.wheel_trial [2.21] [--gpus T4:1] [--folder DIR] [--keep]
+    python -m tests.support.wheel_trial [2.21] [--gpus T4:1] [--python 3.12] [--folder DIR]
+        [--driver 535] [--keep]
 
 The steps are those of a rented node: the environment (3 GB of downloads, 6 GB of disk, minutes),
 the driver's check and the GPUs'. Then TensorFlow lists its GPUs, and the line for the table of
@@ -73,6 +74,8 @@ class Trial:
     code: tuple[str, ...]
     """The device code in the wheels: `sm_80`, `compute_90`."""
     libraries: dict[str, str]
+    packages: Path
+    """The environment's `site-packages`."""
     gigabytes: float
     seconds: float
 
@@ -88,8 +91,15 @@ class Trial:
         return f"| {' | '.join(cells)} |"
 
 
-def trial(version: str, gpus: Accelerator, folder: Path) -> Trial:
-    """Raises StepFailed where a step does not hold, OSError for a disk that is too small."""
+def trial(
+    version: str,
+    gpus: Accelerator,
+    folder: Path,
+    python: str = "auto",
+    branch: int = pretended_driver.NEWEST,
+) -> Trial:
+    """`python`: its version, as in `setup.python`; `branch`: of the driver. Raises StepFailed where
+    a step does not hold, OSError for a disk that is too small."""
     free = shutil.disk_usage(folder).free / 1000**3
     if free < NEEDS_GB:
         raise OSError(f"{free:.1f} GB are free in {folder}, a trial needs {NEEDS_GB} GB")
@@ -99,7 +109,7 @@ def trial(version: str, gpus: Accelerator, folder: Path) -> Trial:
         provider="gcp",
         strategy="mirrored",
         nodes={"chief": NodeGroup(accelerator=gpus)},
-        setup=Setup(tensorflow=version),
+        setup=Setup(tensorflow=version, python=python),
     )
     here = node("trial-chief0", cache=str(folder / "cache"))
     environ = _environ(folder)
@@ -111,7 +121,7 @@ def trial(version: str, gpus: Accelerator, folder: Path) -> Trial:
     )
     environment = Path(str(tensorflow.bin_folder(config, here))).parent
     (packages,) = environment.glob("lib/python3*/site-packages")
-    with _driver(folder / "driver", gpus, packages, environ) as there:
+    with _driver(folder / "driver", gpus, packages, environ, branch) as there:
         transport = HereTransport(folder / "homes", there)
         both = (nvidia.steps, gpu_check.steps)
         apply(
@@ -124,6 +134,7 @@ def trial(version: str, gpus: Accelerator, folder: Path) -> Trial:
         gpus=tuple(found["gpus"]),
         code=tuple(found["code"]),
         libraries=found["libraries"],
+        packages=packages,
         gigabytes=_size(environment),
         seconds=time.monotonic() - began,
     )
@@ -145,10 +156,10 @@ def _environ(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _driver(
-    folder: Path, gpus: Accelerator, packages: Path, environ: dict[str, str]
+    folder: Path, gpus: Accelerator, packages: Path, environ: dict[str, str], branch: int
 ) -> Iterator[dict[str, str]]:
     """The variables that it is found by; the playbooks' root is its machine."""
-    driver = pretended_driver.make(folder, gpus, packages)
+    driver = pretended_driver.make(folder, gpus, packages, branch)
     with patch.object(nvidia, "ROOT", str(driver.root)):
         yield {
             **environ,
@@ -176,13 +187,17 @@ def main(arguments: Sequence[str]) -> int:
     newest = cuda.LIBRARIES[-1].patch
     parser.add_argument("version", nargs="?", default=newest, help=f"a release ({newest})")
     parser.add_argument("--gpus", default="T4:1", help="what the driver pretends: V100:2")
+    parser.add_argument("--python", default="auto", help="its version (the newest)")
+    branch = pretended_driver.NEWEST
+    parser.add_argument("--driver", type=int, default=branch, help=f"its branch ({branch})")
     parser.add_argument("--folder", help="where the environment is made: 10 GB must be free")
     parser.add_argument("--keep", action="store_true", help="leave the environment there")
     asked = parser.parse_args(arguments)
     kind, _, count = asked.gpus.partition(":")
     folder = Path(tempfile.mkdtemp(prefix="wheel-trial-", dir=asked.folder))
     try:
-        made = trial(asked.version, Accelerator(kind=kind, count=int(count or 1)), folder)
+        wanted = Accelerator(kind=kind, count=int(count or 1))
+        made = trial(asked.version, wanted, folder, asked.python, asked.driver)
     except (StepFailed, OSError) as error:
         print(f"{error}", file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@ import pytest
 
 from cloudtrain.catalog import cuda, gpus
 from cloudtrain.node import gpus_seen
+from tests.support.pretended_driver import CUDA_OF
 from tools import fatbin, gpu_code
 
 PLAIN = b"//\n.version 8.5\n.target sm_90a\n.address_size 64\n.visible .entry Add_GPU_F32("
@@ -84,26 +85,12 @@ def test_the_code_in_the_wheels_is_what_the_table_of_fits_says(row: gpus.Gpu) ->
             assert code.absent == code.kernels
 
 
-# What `cuDriverGetVersion` says of the drivers 450 to 590: docs.nvidia.com/cuda, release notes.
-DRIVERS = {
-    470: (11, 4),
-    515: (11, 7),
-    525: (12, 0),
-    535: (12, 2),
-    545: (12, 3),
-    550: (12, 4),
-    555: (12, 5),
-    570: (12, 8),
-    590: (13, 1),
-}
-
-
 @pytest.mark.parametrize("kind", ["V100", "T4", "A100", "L4", "H100"])
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CUDA_OF)
 def test_a_driver_is_too_old_on_the_node_where_the_table_says_so(kind: str, driver: int) -> None:
     for version in (each for each in gpu_code.releases() if each > "2.16"):
         needed = {release: [*pair] for release, pair in cuda.needed(kind).items()}
-        old = gpus_seen.too_old(version, needed, DRIVERS[driver])
+        old = gpus_seen.too_old(version, needed, CUDA_OF[driver])
         code = cuda.code(version, kind)
         assert bool(old) == bool(code and code.ptx and cuda.PTX[code.ptx][1] > driver), version
 

@@ -10,7 +10,7 @@ import pytest
 from cloudtrain.checks.host_gpus import host_gpus, judged, of_machine
 from cloudtrain.core.errors import NodeUnreachable, UsageError
 from cloudtrain.core.model import Accelerator, ClusterConfig
-from tests.unit.test_gpu_code import DRIVERS
+from tests.support.pretended_driver import CUDA_OF
 
 H100 = {
     "name": "NVIDIA H100 80GB HBM3",
@@ -65,7 +65,7 @@ def test_a_machine_that_is_well_has_a_line_for_each_fact() -> None:
     }
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", CUDA_OF)
 @pytest.mark.parametrize(
     ("name", "capability", "oldest"),
     [
@@ -80,7 +80,7 @@ def test_a_driver_is_judged_by_the_release_and_the_gpu(
     name: str, capability: str, oldest: int, driver: int
 ) -> None:
     one = {**H100, "name": name, "compute_cap": capability, "driver_version": f"{driver}.90.12"}
-    text, hint, good = found(gpus=[one, one], cuda=[*DRIVERS[driver]])["driver"]
+    text, hint, good = found(gpus=[one, one], cuda=[*CUDA_OF[driver]])["driver"]
     assert good == (driver >= oldest)
     if not good:
         assert f"needs {oldest}" in text

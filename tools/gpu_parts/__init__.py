@@ -1,0 +1,1 @@
+"""A TensorFlow environment in parts, for a machine that has a GPU and no network."""
