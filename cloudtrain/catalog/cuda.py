@@ -255,6 +255,17 @@ def newest_release(kind: str, driver: str) -> str | None:
     return None
 
 
+def too_old(version: str, kind: str, driver: str) -> tuple[str, str] | None:
+    """What is wrong with this driver for this release on this GPU, and a hint; None if nothing."""
+    oldest = oldest_driver(version, kind)
+    if parts(driver) >= parts(oldest):
+        return None
+    fits = newest_release(kind, driver)
+    older = f', or set `setup.tensorflow: "{fits}"`' if fits else ""
+    text = f"driver {driver}: TensorFlow {version} needs {oldest} or newer on {kind}"
+    return text, f"install driver {oldest} or newer{older}"
+
+
 def parts(version: str) -> tuple[int, ...]:
     """The numbers of a driver's version or CUDA's, to be compared."""
     return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -125,19 +125,15 @@ def driver(facts: Facts, planned: Accelerator | None, version: str | None) -> To
         text = f"TensorFlow {version} has no code for {gpu['name']}"
         yield "driver", text, "docs/machines.md lists which work together", False
         return
-    oldest = cuda.oldest_driver(version, kind)
-    code = cuda.code(version, kind)
+    old, code = cuda.too_old(version, kind, has), cuda.code(version, kind)
     needs = cuda.PTX[code.ptx][0] if code and code.ptx else "0.0"
     # A newer library of CUDA (cuda-compat) compiles for an older driver.
     compiles = knows is not None and tuple(knows) >= cuda.parts(needs)
-    enough = cuda.toolkit(version).driver if compiles else oldest
-    if cuda.parts(has) >= cuda.parts(enough):
+    runs = cuda.parts(has) >= cuda.parts(cuda.toolkit(version).driver)
+    if old is None or (compiles and runs):
         yield "driver", text, None, True
-        return
-    fits = cuda.newest_release(kind, has)
-    older = f', or set `setup.tensorflow: "{fits}"`' if fits else ""
-    why = f"{text}: TensorFlow {version} needs {oldest} or newer on {gpu['name']}"
-    yield "driver", why, f"install driver {oldest} or newer{older}", False
+    else:
+        yield "driver", old[0], old[1], False
 
 
 def kind_of(gpu: Mapping[str, str]) -> str | None:

@@ -6,9 +6,10 @@ import json
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from cloudtrain.catalog import cuda
 from cloudtrain.core import errors, ship
 from cloudtrain.core.codec import decode
 from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun, NodeRequested
@@ -20,6 +21,22 @@ from cloudtrain.core.protocols import Finding, Journal
 from cloudtrain.core.retry import AWAY, Retry
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
+from cloudtrain.providers.hosts.machine_scripts import (
+    CLEAR,
+    CLUSTERS,
+    END_TASKS,
+    ENROLL,
+    FACTS,
+    HOLDS,
+    HOME_NUMBER,
+    IS_ENROLLED,
+    IS_MARKED,
+    MARK_HOME,
+    REMOVE,
+    UNKNOWN_NAMES,
+    UNMARK_HOME,
+    editing,
+)
 from cloudtrain.providers.hosts.user_ssh import HostSlot, UserSsh, address_of, proxy_command
 
 LABEL = "cloudtrain"
@@ -45,7 +62,9 @@ class HostsProvider(OwnMachines):
         numbers: dict[str, str] = {}
         addresses = sorted({address_of(slot.host).address for slot in slots})
         findings = fan_out(slots, lambda slot: _check_host(slot, addresses, numbers), name=_label)
-        return (*findings, *shared_homes([slot for slot in slots if slot.name in numbers], numbers))
+        told = {slot.task: each.text for slot, each in zip(slots, findings, strict=True)}
+        homes = shared_homes([slot for slot in slots if slot.name in numbers], numbers)
+        return (*findings, *homes, *old_drivers(plan, told))
 
     def ask_machines(
         self, program: str, arguments: Callable[[Node], Sequence[str]]
@@ -316,8 +335,20 @@ def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str])
         return Finding.of(what, error)
 
 
+def old_drivers(plan: Plan, told: Mapping[str, str]) -> Iterator[Finding]:
+    """A finding for each machine whose driver is too old for the release on its GPUs. `told`: text
+    on each task's machine."""
+    version = plan.config.setup.tensorflow
+    for node in plan.nodes:
+        driver = re.search(r" driver ([\d.]+)", told.get(node.task, ""))
+        kind = node.accelerator.kind if node.accelerator else None
+        if driver and kind and version and (old := cuda.too_old(version, kind, driver[1])):
+            text, hint = f"{node.task}: {old[0]}", f"{old[1]}; `check --gpu` says more"
+            yield Finding(what="gpus", ok=False, text=text, hint=hint, error=errors.NodeError)
+
+
 def _host_facts(name: str, answer: str) -> str:
-    """`Linux x86_64, Python 3.11.2, 48 GB free`. Raises NodeError for another answer."""
+    """`Linux x86_64, Python 3.11.2, 48 GB free`. Raises errors.NodeError for another answer."""
     facts = " ".join(answer.split())
     if re.fullmatch(r"\S+ \S+, Python 3\.\d+\S*, (.* )?\d+ GB free", facts) is None:
         raise errors.NodeError(
@@ -370,120 +401,3 @@ def _with_the_home_of(first: HostSlot, others: Sequence[HostSlot]) -> list[HostS
     except errors.CloudtrainError:
         return [first]
     return [first, *(slot for slot, same in zip(others, marked, strict=True) if same)]
-
-
-# ── POSIX sh scripts for enrolled machines; `$1` is the cluster ───────────────────────────────
-
-
-def editing(script: str) -> str:
-    """A script that edits files of the user's, with the functions that do it."""
-    return f"{ship.text('user_file.sh')}\n{script}"
-
-
-ENROLL = r"""
-set -eu
-umask 077
-place="$HOME/.cloudtrain/$1"
-mkdir -p "$HOME/.ssh" "$place/nodes" || mkdir -p "$place/nodes" # another cluster's went meanwhile
-add_line "$HOME/.ssh/authorized_keys" "$3"
-[ -e "$place/owner" ] || printf '%s\n' "$4" >"$place/owner"
-[ -L "$place/home" ] || ln -sn "$5" "$place/home" 2>/dev/null || [ -L "$place/home" ]
-: >"$place/nodes/$2"
-"""
-"""`$2`: node. `$3`: line of our key. `$4`: owner, as JSON. `$5`: name for this home, of which the
-first one stays. The node's file is written last: it marks the machine as enrolled."""
-
-IS_ENROLLED = r"""
-place="$HOME/.cloudtrain/$1"
-if [ -e "$place/nodes/$2" ]; then
-    echo "yes $(readlink "$place/home")"
-    head -c 4096 "$place/owner" 2>/dev/null || true
-else
-    echo no
-fi
-"""
-"""The home's name and, in the second line, the owner, as `ENROLL` wrote them; earlier versions
-wrote none."""
-
-HOLDS = r"""
-if [ -e "$HOME/.cloudtrain/$1" ] || grep -qs -- " cloudtrain:$1\$" "$HOME/.ssh/authorized_keys"
-then echo yes; else echo no; fi
-"""
-
-CLUSTERS = r"""
-for place in "$HOME"/.cloudtrain/*/nodes; do
-    [ -d "$place" ] || continue
-    place=${place%/nodes}
-    printf '%s\n' "${place##*/}"
-done
-"""
-
-FACTS = r"""
-printf '%s, ' "$(uname -sm)"
-printf '%s, ' "$(python3 --version)"
-nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c || true
-df -Pk "$HOME" | awk 'NR == 2 && $4 ~ /^[0-9]+$/ {printf "%d GB free", $4 / 1000000}'
-"""
-
-UNKNOWN_NAMES = """
-import socket, sys
-for name in sys.argv[1:]:
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        print(name)
-"""
-"""For Python: those of the names in its arguments that cannot be resolved there."""
-
-HOME_NUMBER = 'stat -L -c %i "$HOME"'
-"""The same on all machines if the home is on a network; by chance, too, as of cloned disks."""
-
-MARK_HOME = 'mktemp "$HOME/.cloudtrain-XXXXXXXX"'
-IS_MARKED = """[ ! -e "$HOME/${1##*/}" ] || echo yes"""
-UNMARK_HOME = 'rm -f -- "$1"'
-"""`$1`: what `MARK_HOME` answered."""
-
-END_TASKS = r"""
-place="$HOME/.cloudtrain/$1" tag="CLOUDTRAIN_SETUP=$1/"
-ours() {
-    grep -lsz "^$tag" /proc/[0-9]*/environ | cut -d/ -f3
-    for process in /proc/[0-9]*; do
-        case "$(readlink "$process/cwd" 2>/dev/null)" in
-            "$place" | "$place"/*) echo "${process#/proc/}" ;;
-        esac
-    done
-}
-cd /
-for signal in TERM KILL KILL; do
-    found=$(ours)
-    [ -n "$found" ] || break
-    kill -s $signal $found 2>/dev/null || true
-    sleep 1
-done
-readlink "$place/home" || true
-"""
-"""Ends what works in the cluster's folder, or was started by `setup.run`; answers with the name of
-the home."""
-
-CLEAR = r"""
-set -eu
-cd /
-rm -rf -- "$HOME/.cloudtrain/$1"
-rmdir "$HOME/.cloudtrain" 2>/dev/null || true
-remove_lines "$HOME/.ssh/authorized_keys" "$2"
-"""
-"""`$2`: label of our key. The key is removed last, as it gives us access."""
-
-REMOVE = r"""
-set -eu
-place="$HOME/.cloudtrain/$1"
-rm -f -- "$place/nodes/$2"
-if rmdir "$place/nodes" 2>/dev/null; then
-    [ -z "$4" ] || rm -rf -- "$place"
-    rm -f -- "$place/owner" "$place/home"
-    rmdir "$place" "$HOME/.cloudtrain" 2>/dev/null || true
-    remove_lines "$HOME/.ssh/authorized_keys" "$3"
-fi
-"""
-"""`$2`: node. `$3`: label of our key, which stays while the home has another node. `$4`: not empty
-to delete whatever the cluster has there, too."""

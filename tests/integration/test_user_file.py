@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.hosts import provider
+from cloudtrain.providers.hosts import machine_scripts
 
 OWN = tuple(f"ssh-ed25519 AAAA{number} ann@laptop-{number}" for number in range(5))
 OURS = "ssh-ed25519 AAAAours cloudtrain:mnist"
-ADD = provider.editing('add_line "$1" "$2"')
-REMOVE = provider.editing('remove_lines "$1" "$2"')
+ADD = machine_scripts.editing('add_line "$1" "$2"')
+REMOVE = machine_scripts.editing('remove_lines "$1" "$2"')
 LABEL = "cloudtrain:mnist"
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, or mounts a disk")

@@ -112,7 +112,7 @@ def facts() -> None:
 
 
 def mixed() -> None:
-    """What has arrived in part is taken from this machine, by the name that TensorFlow looks for."""
+    """What has arrived in part is taken from this machine, by the name that TensorFlow wants."""
     _, lacking = chunk.missing(PACKAGES)
     roots = [Path(each) for each in (*sys.path, os.environ.get("MIXED_ROOT", "")) if each]
     there = {path.name: path for root in roots for path in root.glob("nvidia/**/lib*.so.*")}
