@@ -189,6 +189,10 @@ def _first_steps(plan: Plan) -> Iterator[str]:
     for node, kind, version in _with_gpus(plan):
         fits, own = gpus.fit(kind, version), gpus.first_release(kind, "own")
         later = f"; {own} and later have it" if own else ""
+        several = node.accelerator is not None and node.accelerator.count > 1
+        if several and fits == "ptx" and (code := cuda.code(version, kind)) and code.absent:
+            # In the wheels of 2.12.1 and 2.15.1 that is NCCL (2026-11-27).
+            later = f". NCCL cannot be compiled: its GPUs cannot work together{later}"
         if fits == "ptx":
             yield (
                 f"nodes.{node.role}: TensorFlow {version} has no code built for {kind}: all of it "
