@@ -1,4 +1,4 @@
-# Starts, watches and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
+# Starts, lists and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
 # Needs a POSIX sh, coreutils, grep and awk; comes after task_processes.sh. Its records are described
 # in task_watcher.sh.
 mask=$(umask)
@@ -64,61 +64,6 @@ status() {
     echo "$state $code $pid $size $started $ended $folder"
     [ "$state" != running ] || members "" "$root" "$born" "$watcher" "$watched" | sed 's/^/- /'
   done
-}
-
-# follow FOLDER OFFSET SECONDS MEASURED: log bytes on stdout; on stderr beats, lines of the metrics
-# after the first MEASURED bytes, and how it ended.
-follow() {
-  look "$1"
-  size=$(stat -c %s "$1/log" 2>/dev/null) || size=0
-  [ "$state" != absent ] || { echo "end absent" >&2; return; }
-  [ "$2" -le "$size" ] || { echo "end beyond $size" >&2; return; }
-  if [ -f "$1/log" ]; then
-    beats "$1" "$3" "${4:-0}" >/dev/null &
-    # Our own child, so it is certainly reaped; tail reads once more after it is gone.
-    tail -c "+$(($2 + 1))" -f -s 0.1 --pid=$! "$1/log" 2>/dev/null || { kill $!; return; }
-  fi
-  noticed "$1"
-  look "$1"
-  [ ! -L "$1/oom" ] || echo "oom $(readlink "$1/oom")" >&2
-  case $state in exited) echo "end $code" >&2 ;; lost) echo "end lost" >&2 ;; esac
-}
-
-# noticed FOLDER: `notice TIME` if the cloud has announced that it will take this node (agent.py),
-# `served TIME`, `served never TIME` or `served elsewhere TIME` once known (task_watcher.sh), and
-# `low KIB` while less than 500 MB of the disk are free.
-noticed() {
-  [ ! -f "$1/notice" ] || echo "notice $(cat "$1/notice")" >&2
-  if served=$(readlink "$1/served"); then
-    [ ! -L "$1/elsewhere" ] || [ "${served#never}" = "$served" ] ||
-      served="elsewhere${served#never}"
-    echo "served $served" >&2
-  fi
-  free=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }')
-  [ "${free:-488282}" -ge 488282 ] || echo "low $free" >&2
-}
-
-# measured FOLDER: `metrics LINE` for lines of the metrics after the first $sent bytes, up to 1 MiB;
-# false if there is none. A line that is not whole yet is left for later.
-measured() {
-  lines=$(tail -c "+$((sent + 1))" "$1/metrics" 2>/dev/null | head -c 1048576 | grep -e '}$' -e '^$') ||
-    return
-  printf '%s\n' "$lines" | sed 's/^/metrics /' >&2 || return
-  sent=$((sent + ${#lines} + 1))
-}
-
-# beats FOLDER SECONDS MEASURED: `beat SIZE PID/STATE/TICKS/COMMAND…` and metrics until the task
-# ends or stderr closes.
-beats() {
-  sent=$3
-  while look "$1"; [ "$state" = running ]; do
-    size=$(stat -c %s "$1/log") || return
-    echo "beat $size" $(members "" "$root" "$born" "$watcher" "$watched" | tr ' ' /) >&2 || return
-    noticed "$1"
-    measured "$1"
-    timeout "$2" tail -f -s 0.1 --pid="$keeper" /dev/null 2>/dev/null
-  done
-  while measured "$1"; do :; done
 }
 
 # stop FOLDER TAG SECONDS: TERM, then KILL to whatever is left: `stopped TERMED KILLED LEFT…`.

@@ -17,7 +17,7 @@ from cloudtrain.core.errors import NodeError
 from cloudtrain.core.paths import runs_folder
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import Command, Secret, exports, script
-from cloudtrain.core.ship import inline, text
+from cloudtrain.core.ship import START, inline, text
 
 TAG = "CLOUDTRAIN_TASK"
 """Variable whose value (`layout.tag`) marks every process of an attempt."""
@@ -258,12 +258,12 @@ def follow(folder: str, offset: int, *, measured: int = 0, interval: float = 5.0
 
     stderr has a heartbeat at once and every `interval` seconds, the samples of the node's metrics
     after the first `measured` bytes, and the end: parse it with `FollowReader`. If stderr closes
-    without an end, follow again from the offsets reached. The command ends within `interval`
-    seconds once the client is gone.
+    without an end, follow again from the offsets reached. The command ends with its client.
     """
     if offset < 0 or measured < 0:
         raise ValueError("an offset must not be negative")
-    return _dispatch("follow", folder, str(offset), f"{interval:g}", str(measured))
+    arguments = folder, str(offset), f"{interval:g}", str(measured)
+    return script(START, inline("follower"), *arguments)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 import pytest
 
+from cloudtrain.node.follower import EMPTIED
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import (
     AttemptEnd,
-    DiskLow,
     FollowFact,
     FollowReader,
     Heartbeat,
@@ -63,7 +64,7 @@ def abandon(follower: subprocess.Popen[bytes]) -> None:
 
 def followers(attempt: Attempt) -> list[str]:
     lines = attempt.machine.marked().values()
-    return [line for line in lines if " follow " in line or line.startswith("tail ")]
+    return [line for line in lines if "Follows one attempt" in line]
 
 
 def test_a_log_is_followed_to_its_end_and_the_exit_code_comes_last(attempt: Attempt) -> None:
@@ -311,10 +312,46 @@ def test_no_follower_is_left_when_the_shell_that_ran_it_was_killed(attempt: Atte
     eventually(lambda: not followers(attempt))
 
 
-def test_an_offset_beyond_the_log_sends_nothing(attempt: Attempt) -> None:
-    attempt.start("echo short")
+def test_a_log_that_the_task_empties_is_followed_on(attempt: Attempt) -> None:
+    """The local log, whose size is the offset, keeps what was before; a client that comes again
+    goes on where it was."""
+    attempt.start("echo before; sleep 0.5; : >/dev/stdout; until test -e go; do sleep 0.1; done")
+    follower = follow(attempt)
+    assert follower.stdout is not None
+    got = follower.stdout.readline() + follower.stdout.readline() + follower.stdout.readline()
+    assert got == b"before\n" + EMPTIED
+    abandon(follower)
+    (attempt.machine.home / "work/go").touch()
     attempt.wait()
-    assert followed(attempt, 100) == (b"", ())
+    assert followed(attempt, len(got)) == (b"", (AttemptEnd(state="exited", exit_code=0),))
+
+
+def test_a_thousand_lines_written_one_by_one_arrive_in_few_messages(attempt: Attempt) -> None:
+    attempt.start(
+        f"{PYTHON} -uc 'import time;"
+        ' [(print("step", n), time.sleep(0.001)) for n in range(1000)]\''
+    )
+    follower = follow(attempt)
+    assert follower.stdout is not None
+    pieces = list(iter(lambda: os.read(follower.stdout.fileno(), 1 << 20), b""))
+    assert b"".join(pieces) == b"".join(b"step %d\n" % n for n in range(1000))
+    assert len(pieces) < 300
+    abandon(follower)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a node's Python from 3.9")
+def test_the_end_is_pushed_and_not_looked_for(attempt: Attempt) -> None:
+    attempt.start("until test -e go; do sleep 0.05; done; printf last; exit 3")
+    command = task_commands.follow(attempt.folder, 0)
+    slow = [word.replace("PACE = 0.08", "PACE = 600.0") for word in command.arguments]
+    assert slow != list(command.arguments)
+    follower = attempt.machine.popen(replace(command, arguments=tuple(slow)))
+    assert follower.stderr is not None
+    follower.stderr.readline()
+    (attempt.machine.home / "work/go").touch()
+    stdout, stderr = follower.communicate(timeout=60)
+    assert stdout == b"last"
+    assert FollowReader().feed(stderr)[-1] == AttemptEnd(state="exited", exit_code=3)
 
 
 def test_the_reader_takes_lines_however_they_are_cut() -> None:
@@ -368,16 +405,3 @@ def test_the_middle_of_a_long_log_is_freed_and_every_offset_stays(attempt: Attem
     middle = log[MIB : -8 * MIB - 2 * MIB].replace(b"\0", b"")
     assert b"MiB of this log were deleted here, to keep the disk free]\n" in middle
     eventually(lambda: not attempt.machine.marked())
-
-
-def test_a_disk_that_is_nearly_full_is_told_while_the_task_runs(attempt: Attempt) -> None:
-    tools = attempt.machine.home / "tools"
-    tools.mkdir()
-    (tools / "df").write_text(
-        "#!/bin/sh\necho Filesystem 1024-blocks Used Available Capacity Mounted\n"
-        "echo /dev/root 100000000 99700000 300000 99% /\n"
-    )
-    (tools / "df").chmod(0o755)
-    attempt.machine.environment["PATH"] = f"{tools}:{os.environ['PATH']}"
-    attempt.start("sleep 0.2")
-    assert DiskLow(free=300_000 * 1024) in followed(attempt)[1]

@@ -13,7 +13,7 @@ import pytest
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.commands.logs import logs
-from cloudtrain.core import paths
+from cloudtrain.core import paths, ship
 from cloudtrain.core.codec import decode
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Completed
@@ -75,6 +75,7 @@ class Nodes:
         **_: Any,
     ) -> Completed:
         verb, *arguments = command.arguments[4:]
+        verb = "follow" if verb == ship.inline("follower") else verb
         folder = next(
             word for word in arguments if word.startswith(".cloudtrain/") and "attempt-" in word
         )
