@@ -92,7 +92,7 @@ def logs_command(
     by_line = as_json or timestamps or pattern is not None or since is not None
     panel = run_panel(cluster) if follow and not by_line else list
     style = options.given_style()
-    style = replace(style, full_log=style.full_log or by_line)
+    style = replace(style, full_log=style.full_log or by_line, skips=follow)
     with shown(style) as screen, screen.below(panel):
         view: LineView | None = None
         if by_line:

@@ -29,6 +29,8 @@ class Style:
             "those that many print alike; files and pipes always have both."
         },
     )
+    skips: bool = True
+    """A terminal leaves out lines that come faster than anybody reads, unless `full_log`."""
 
 
 def can_draw(stream: TextIO) -> bool:

@@ -70,6 +70,15 @@ class LogLines:
         self._rest = rest
         return [clean(line) for line in whole]
 
+    def skip(self, data: bytes) -> int:
+        """Leave out the lines that are complete now; returns how many."""
+        count = data.count(b"\n")
+        if count:
+            self._rest = ""
+            self._decoder.reset()
+        self.feed(data[data.rfind(b"\n") + 1 :])
+        return count
+
     def flush(self) -> list[str]:
         """Return the last line if it was not terminated."""
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""

@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from cloudtrain.console.lines import LogLines
 from cloudtrain.core import protocols
-from cloudtrain.core.dataclass import dataclass, field
+from cloudtrain.core.dataclass import dataclass
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
 _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}
@@ -38,6 +38,7 @@ class TaskOutput:
         self._folded = False
         self._bar = "│" if can_write(stream, "│") else "|"
         self._tasks: dict[str, LogLines] = {}
+        self._prefixes: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def feed(self, task: str, data: bytes) -> list[tuple[str, str]]:
@@ -45,6 +46,11 @@ class TaskOutput:
         with self._lock:
             lines = self._tasks.setdefault(task, LogLines()).feed(data)
             return [(task, line) for line in self._unfolded(lines)]
+
+    def skip(self, task: str, data: bytes) -> int:
+        """Leave out the lines that are complete now; returns how many."""
+        with self._lock:
+            return self._tasks.setdefault(task, LogLines()).skip(data)
 
     def rest(self) -> list[tuple[str, str]]:
         with self._lock:
@@ -64,20 +70,25 @@ class TaskOutput:
         return shown
 
     def write(self, lines: list[tuple[str, str]]) -> None:
-        text = ""
-        for task, line in lines:
-            prefix = self.prefix(task)
-            if self._colours:
-                prefix = f"\x1b[{_CODES[self.colour(task)]}m{prefix}\x1b[0m"
-            text += f"{prefix}{line}\n"
+        text = self.text(lines)
         with self._lock:
             self._stream.write(text)
             self._stream.flush()
 
-    def prefix(self, task: str) -> str:
-        return f"{task} {self._bar} "
+    def text(self, lines: list[tuple[str, str]]) -> str:
+        """The lines as the stream gets them; a line of no task as it is."""
+        return "".join([f"{self._prefix(task)}{line}\n" for task, line in lines])
 
-    def colour(self, task: str) -> str:
+    def _prefix(self, task: str) -> str:
+        found = self._prefixes.get(task)
+        if found is None:
+            found = f"{task} {self._bar} " if task else ""
+            if self._colours and task:
+                found = f"\x1b[{_CODES[self._colour(task)]}m{found}\x1b[0m"
+            self._prefixes[task] = found
+        return found
+
+    def _colour(self, task: str) -> str:
         """Colour of a task, the same throughout, in the order of their first lines."""
         known = list(self._tasks)
         if task not in self._tasks:  # several: that of the first one
@@ -165,9 +176,10 @@ MOST = 2000
 @dataclass
 class _Held:
     number: int
+    role: str
     line: str
     since: float
-    tasks: list[str] = field(default_factory=list)
+    tasks: list[str]
 
 
 class AlikeLines:
@@ -186,17 +198,21 @@ class AlikeLines:
 
     def add(self, lines: Iterable[tuple[str, str]], now: float) -> list[tuple[str, str]]:
         """Take (task, line) pairs; returns those to show now, as (task or `worker ×39`, line)."""
+        before: str | None = None
+        role, last = "", -1
         for task, line in lines:
-            self._tasks.setdefault(role_of(task), set()).add(task)
-            last, same = self._last.get(task, -1), self._by_line.get((role_of(task), line), [])
-            held = next((each for each in same if each.number > last), None)
+            if task != before:
+                before, role, last = task, role_of(task), self._last.get(task, -1)
+                self._tasks.setdefault(role, set()).add(task)
+            same = self._by_line.setdefault((role, line), [])
+            held = next((each for each in same if each.number > last), None) if same else None
             if held is None:
-                held = _Held(self._number, line, now)
+                held = _Held(self._number, role, line, now, [])
                 self._number += 1
                 self._held.append(held)
-                self._by_line.setdefault((role_of(task), line), []).append(held)
+                same.append(held)
             held.tasks.append(task)
-            self._last[task] = held.number
+            self._last[task] = last = held.number
         return list(self._due(now))
 
     def rest(self) -> list[tuple[str, str]]:
@@ -205,20 +221,20 @@ class AlikeLines:
     def _due(self, now: float) -> Iterator[tuple[str, str]]:
         """The lines that every task of their role has printed, or that have waited long enough."""
         while self._held:
-            held = self._held[0]
-            role = role_of(held.tasks[0])
-            of_all = len(held.tasks) >= max(LEAST, len(self._tasks[role]))
+            held, tasks = self._held[0], self._held[0].tasks
+            of_all = len(tasks) >= max(LEAST, len(self._tasks[held.role]))
             if not of_all and now - held.since < HELD and len(self._held) <= MOST:
                 return
             self._held.popleft()
-            same = self._by_line[role, held.line]
+            same = self._by_line[held.role, held.line]
             same.remove(held)
             if not same:
-                del self._by_line[role, held.line]
-            if len(held.tasks) >= LEAST:
-                yield f"{role} ×{len(held.tasks)}", held.line
+                del self._by_line[held.role, held.line]
+            if len(tasks) >= LEAST:
+                yield f"{held.role} ×{len(tasks)}", held.line
             else:
-                yield from ((task, held.line) for task in held.tasks)
+                for task in tasks:
+                    yield task, held.line
 
 
 def role_of(task: str) -> str:

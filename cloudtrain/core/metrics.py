@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,14 +184,13 @@ def has_reached(
     return any(number >= first + share * (last - first) for number in counts(lines, unit))
 
 
-def last_loss(lines: Iterable[Line]) -> float | None:
+def last_loss(lines: Sequence[Line]) -> float | None:
     """The last loss that was printed."""
-    last = None
-    for line in lines:
+    for line in reversed(lines):
         found = _LOSS.findall(line.text)
         if found:
-            last = float(found[-1])
-    return last
+            return float(found[-1])
+    return None
 
 
 def repeated_of(attempts: Iterable[list[int]]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
@@ -27,6 +28,12 @@ from cloudtrain.state.line_times import arrivals, time_at
 
 LATEST_BYTES = 1 << 18
 """Bytes at the end of a log that are read: `status --watch` does so every two seconds."""
+
+RATED = 1000
+"""Lines at the end of a log among which a speed is looked for."""
+
+STEPS: Mapping[Unit, int | None] = {"step": 1, "epoch": None}
+"""Lines at the end of a log from which the pace is told; None: all."""
 
 _EPOCHS = re.compile(r"\bepoch\b\s*[:=#]?\s*\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
 """`Epoch 3/10` of Keras: the number of all epochs."""
@@ -69,7 +76,8 @@ def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
     unit = unit_of(lines)
     if unit is None:
         return None
-    counted = [line for line in lines if counts([line], unit)]
+    newest = reversed(lines)  # of steps the last one counts alone, and a log has thousands
+    counted = list(islice((line for line in newest if counts([line], unit)), STEPS[unit]))[::-1]
     at = counts(counted[-1:], unit)[0]
     totals = _EPOCHS.findall(counted[-1].text) if unit == "epoch" else []
     of = int(totals[0]) if totals else None
@@ -81,7 +89,7 @@ def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
 
 def last_rate(lines: Sequence[Line]) -> str | None:
     """The last speed that was printed."""
-    for line in reversed(lines):
+    for line in reversed(lines[-RATED:]):
         found = list(_RATE.finditer(line.text))
         if found:
             number, unit = found[-1]["number"], found[-1]["unit"]

@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import pty
+import re
 import sys
 import threading
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from cloudtrain.console import Style, console
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
+from cloudtrain.console.paced import MOST, ROOM, PacedOutput
 from cloudtrain.console.plain import PlainConsole, _Lines
-from cloudtrain.console.screen import FOLDED, HELD, AlikeLines, Screen, counted
+from cloudtrain.console.screen import FOLDED, HELD, AlikeLines, Screen, TaskOutput, counted
 from tests.support.project import until
 
 
@@ -282,6 +284,7 @@ def test_on_a_terminal_task_names_are_coloured_one_colour_per_task(
     screen, _ = terminal(out)
     for task in ("chief0", "worker0", "chief0"):
         screen.task_output(task, b"\x1b[31mx\n")
+    screen.flush()
     assert out.getvalue().splitlines() == [
         "\x1b[36mchief0 │ \x1b[0mx",
         "\x1b[35mworker0 │ \x1b[0mx",
@@ -298,6 +301,7 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     screen.warn("y")
     with screen.stage("nodes", 1) as stage:
         stage.node("n", "z")
+    screen.flush()
     assert out.getvalue() == "chief0 │ x\n"
     assert "\x1b[3" not in err.getvalue()
     assert "warning: y" in err.getvalue()
@@ -359,6 +363,7 @@ def test_a_file_gets_every_line_and_so_does_a_terminal_that_asks_for_it(full_log
     out = Terminal() if full_log else io.StringIO()
     screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=full_log))
     screen.task_output("chief0", OWN_LOG)
+    screen.flush()
     assert len(out.getvalue().splitlines()) == len(OWN_LOG.splitlines())
 
 
@@ -382,7 +387,7 @@ def test_a_line_waits_only_a_moment_for_the_same_of_other_tasks(
 ) -> None:
     from cloudtrain.console.terminal import TerminalConsole
 
-    for module in ("screen", "terminal"):
+    for module in ("screen", "paced"):
         monkeypatch.setattr(f"cloudtrain.console.{module}.HELD", 0.01)
     out = Terminal()
     screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=False))
@@ -410,11 +415,70 @@ def test_no_line_is_lost_and_each_tasks_lines_keep_their_order(
         ]
 
 
+def test_a_terminal_skips_the_oldest_of_too_many_lines_and_says_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    monkeypatch.setattr("cloudtrain.console.paced.RATE", 0)
+    out = Terminal()
+    screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=False))
+    chatty = b"".join(b"step %d\n" % n for n in range(10 * ROOM))
+    for at in range(0, len(chatty), 1000):  # in the middle of lines
+        screen.task_output("chief0", chatty[at : at + 1000])
+    screen.flush()
+    lines = [line.rpartition("\x1b[0m")[2] for line in out.getvalue().splitlines()]
+    said = [re.fullmatch("… (.*) lines skipped here: the logs have them", line) for line in lines]
+    steps = [int(line.removeprefix("step ")) for line in lines if line.startswith("step ")]
+    skipped = sum(int(each[1].replace(",", "")) for each in said if each)
+    assert len(steps) + skipped == 10 * ROOM
+    assert skipped >= 7 * ROOM
+    assert steps == sorted(steps)
+    assert steps[-1] == 10 * ROOM - 1
+    assert len(lines) == len(steps) + sum(map(bool, said))
+
+
+@pytest.mark.parametrize("flags", [{"full_log": True}, {"full_log": False, "skips": False}])
+def test_what_is_asked_for_as_a_whole_is_shown_as_a_whole(flags: dict[str, bool]) -> None:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    out = Terminal()
+    screen = TerminalConsole(err=Terminal(), out=out, style=Style(**flags))
+    for n in range(10 * ROOM):
+        screen.task_output("chief0", b"step %d\n" % n)
+    screen.flush()
+    lines = [line.rpartition("step ")[2] for line in out.getvalue().splitlines()]
+    assert lines == [str(n) for n in range(10 * ROOM)]
+
+
+def test_a_terminal_that_takes_nothing_holds_up_no_log() -> None:
+    """Ctrl-S: what tasks print goes on to the logs, and a bounded part of it waits here."""
+    goes_on = threading.Event()
+    shown: list[tuple[str, str]] = []
+    missed: list[int] = []
+
+    def show(lines: list[tuple[str, str]], skipped: int) -> bool:
+        goes_on.wait(60)
+        shown.extend(lines)
+        missed.append(skipped)
+        return False
+
+    paced = PacedOutput(TaskOutput(io.StringIO(), colours=False), show, skips=True)
+    line = b"x" * 999 + b"\n"
+    for _ in range(5 * MOST // len(line)):
+        paced.add("chief0", line)
+    assert paced._bytes <= MOST
+    goes_on.set()
+    paced.draw()
+    assert sum(missed) + len(shown) == 5 * MOST // len(line)
+
+
 def test_long_lines_are_left_for_the_terminal_to_fold() -> None:
     screen, err = terminal(Terminal())
     screen.say("x" * 500)
     with screen.stage("nodes", 1):
         screen.task_output("chief0", b"y" * 500 + b"\n")
+        until(lambda: "y" * 500 in err.getvalue(), 20)
     assert "x" * 500 in err.getvalue()
     assert "y" * 500 in err.getvalue()
 
@@ -439,6 +503,7 @@ def test_lines_stay_below_what_is_printed_and_are_gone_at_the_end() -> None:
     screen, err = terminal(Terminal())
     with screen.below(lambda: ["run r1", "worker  CPU 40 %"]):
         screen.task_output("chief0", b"Epoch 1\nEpoch 2\n")
+        until(lambda: "Epoch 2" in err.getvalue(), 20)
         drawn = err.getvalue()
     after = err.getvalue()[len(drawn) :]
     assert drawn.rindex("Epoch 2") < drawn.rindex("run r1") < drawn.rindex("worker  CPU 40 %")
