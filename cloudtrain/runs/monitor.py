@@ -231,7 +231,7 @@ def save_observed(watched: Watched, state: AttemptState) -> None:
 def drain(state: AttemptState, follower: Follower, clock: Clock) -> None:
     """Process all events that have arrived; waits for a first one."""
     with suppress(Empty):
-        take(state, follower.events.get(timeout=TICK), clock.awake())
+        take(state, follower.events.get(TICK), clock.awake())
         take_all(state, follower, clock)
 
 
@@ -239,7 +239,7 @@ def take_all(state: AttemptState, follower: Follower, clock: Clock) -> None:
     """Process all events that have arrived."""
     with suppress(Empty):
         while True:
-            take(state, follower.events.get_nowait(), clock.awake())
+            take(state, follower.events.get(0), clock.awake())
 
 
 def take(state: AttemptState, event: Event, now: float) -> None:

@@ -20,6 +20,7 @@ from cloudtrain.core.protocols import Console, Transport
 from cloudtrain.core.retry import LOG_SILENT, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
+from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
 from cloudtrain.state.line_times import Arrival, ArrivalIndex, time_at
@@ -49,6 +50,37 @@ class Event:
     news: bytes | task_commands.FollowFact | NodeSilent
 
 
+class Events:
+    """Events in their order. Bytes of a task's log that wait are one event, of which the last TAIL
+    are kept: whoever takes them may be busy for minutes, and the log here has all."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Event] = SimpleQueue()
+        self._logs: dict[tuple[str, int], bytearray] = {}
+        self._lock = threading.Lock()
+
+    def put(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event.news, bytes):
+                key = event.task.name, event.task.attempt
+                waits = key in self._logs
+                log = self._logs.setdefault(key, bytearray())
+                log += event.news
+                del log[:-TAIL]
+                if waits:
+                    return
+            self._queue.put(event)
+
+    def get(self, timeout: float) -> Event:
+        """The next one; raises queue.Empty after so many seconds."""
+        event = self._queue.get(timeout=timeout) if timeout else self._queue.get_nowait()
+        if not isinstance(event.news, bytes):
+            return event
+        with self._lock:
+            log = self._logs.pop((event.task.name, event.task.attempt))
+            return Event(event.task, bytes(log))
+
+
 class Follower:
     """Follows each task in a thread; `events` yields what they see, in order for each attempt. The
     size of the local log file is the offset from which a log is continued, so that no second record
@@ -57,7 +89,7 @@ class Follower:
     def __init__(
         self, run: Run, transport: Transport, log_path: Callable[[Task], Path], console: Console
     ) -> None:
-        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.events = Events()
         self._closed = threading.Event()
         self._warned: set[Path] = set()
         self._run = run

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,14 +16,17 @@ import pytest
 from cloudtrain.core import paths
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Node
+from cloudtrain.core.run_record import Run as RunRecord
 from cloudtrain.core.run_record import Task
 from cloudtrain.core.shell import command
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.preflight import preflight
+from cloudtrain.runs.tail import Follower
 from cloudtrain.runs.task_commands import AttemptEnd, FollowReader, Heartbeat
 from cloudtrain.ssh.transport import SshTransport
 from tests.integration.test_preflight import free_ports
 from tests.support.fakes import eventually
+from tests.support.landing_parts import Heard
 from tests.support.local_cluster import LocalCluster, local_cluster
 
 
@@ -97,10 +101,59 @@ def test_a_log_over_broken_connections_is_whole_and_no_follower_stays(
         told = run.follow(ssh, got, 1 << 40)
         assert told[-1] == AttemptEnd(state="exited", exit_code=4), seed
         assert run.status(ssh).state == "exited"
-        left = command("sh", "-c", f"ps -eo args | grep -c '[-]-pid=.*{run.folder}/log'")
+        left = command("sh", "-c", "ps -eo args | grep -c '[F]ollows one attempt'")
         eventually(lambda: ssh.run(run.node, left).stdout.strip() == b"0")
     written = ssh_log(cluster, run)
     assert hashlib.sha256(got).digest() == hashlib.sha256(written).digest(), seed
+
+
+CHATTY = "i=0; while [ $i -lt 3000 ]; do echo step $i; i=$((i + 1)); done; exit 4"
+
+
+def test_chatty_nodes_are_followed_line_by_line_and_their_ends_are_pushed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """A write a line: each node's lines arrive in order, in few messages, and none is lost."""
+    console, tasks = Counting(), []
+    with SshTransport(cluster.identity) as ssh:
+        for node in cluster.nodes:
+            tasks.append(Task(role=node.role, index=node.index, node=node.name, port=1, attempt=1))
+            assert Run(cluster, node).start(ssh, CHATTY) == "started"
+        record = RunRecord(
+            id="r1",
+            cluster=cluster.name,
+            command="",
+            tasks=tuple(tasks),
+            state="running",
+            created=0,
+        )
+        follower = Follower(record, ssh, lambda task: tmp_path / f"{task.name}.log", console)
+        for task, node in zip(tasks, cluster.nodes, strict=True):
+            follower.follow(task, node)
+        ends = []
+        while len(ends) < len(tasks):
+            event = follower.events.get(60)
+            if isinstance(event.news, AttemptEnd):
+                ends.append((event.task.name, event.news.exit_code))
+    assert sorted(ends) == sorted((task.name, 4) for task in tasks)
+    lines = b"".join(b"step %d\n" % n for n in range(3000))
+    for task in tasks:
+        assert (tmp_path / f"{task.name}.log").read_bytes() == lines
+        assert console.shown[task.name] == lines
+        assert console.messages[task.name] < 300
+
+
+class Counting(Heard):
+    """Counts the messages of each task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: dict[str, bytes] = defaultdict(bytes)
+        self.messages: Counter[str] = Counter()
+
+    def task_output(self, task: str, data: bytes) -> None:
+        self.shown[task] += data
+        self.messages[task] += 1
 
 
 def ssh_log(cluster: LocalCluster, run: Run) -> bytes:

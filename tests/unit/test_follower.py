@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from queue import Empty
 from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.core.run_record import Task
 from cloudtrain.node import follower
 from cloudtrain.node.follower import EMPTIED, Attempt, Follower, Log
+from cloudtrain.runs.attempt_state import TAIL
+from cloudtrain.runs.tail import Event, Events
+from cloudtrain.runs.task_commands import AttemptEnd
 
 
 def rest(log: Log) -> bytes:
@@ -89,3 +94,26 @@ def test_the_processes_of_a_task_are_told_without_those_of_others(tmp_path: Path
     (tmp_path / "task").symlink_to(f"{os.getpid()}:{int(me[20]) + 1}:{attempt.boot}:0:0")
     assert attempt.state() == "lost"  # another process has its number
     assert not any(one.startswith(f"{os.getpid()}/") for one in attempt.members())
+
+
+def test_bytes_that_wait_are_one_event_of_their_task_and_a_bounded_part_of_its_log() -> None:
+    """64 chatty nodes, while whoever takes the events lands files for minutes."""
+    events = Events()
+    tasks = [Task(role="worker", index=n, node=f"n{n}", port=1) for n in range(64)]
+    for n in range(1000):
+        for task in tasks:
+            events.put(Event(task, b"%d " % n * 100))
+    for task in tasks:
+        events.put(Event(task, AttemptEnd(state="exited", exit_code=0)))
+    for kind in (bytes, AttemptEnd):
+        for task in tasks:
+            event = events.get(0)
+            assert event.task is task
+            assert isinstance(event.news, kind)
+            if isinstance(event.news, bytes):
+                assert len(event.news) == TAIL
+                assert event.news.endswith(b"998 " * 100 + b"999 " * 100)
+    with pytest.raises(Empty):
+        events.get(0)
+    events.put(Event(tasks[0], b"more"))
+    assert events.get(0).news == b"more"
