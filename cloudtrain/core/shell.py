@@ -96,7 +96,8 @@ class Step:
 # sshd runs each command by that shell, which may read `.bashrc` or `.zshenv` first: one `echo`
 # there, and every answer begins with it.
 
-_MARKED = 'printf %s "$1"; printf %s "$1" >&2; shift; exec "$@"'
+_MARK = 'printf %s "$1"; printf %s "$1" >&2; shift\n'
+_SCRIPT = ("/bin/sh", "-c", "sh")
 MOST = 1 << 20
 """Bytes among which the mark is looked for."""
 
@@ -108,8 +109,12 @@ class AnswerMark:
         self._token = os.urandom(8).hex()
 
     def before(self, command: Command) -> Command:
-        """The command, which first prints the mark on stdout and stderr."""
-        return script(_MARKED, self._token, *command.arguments)
+        """The command, which first prints the mark on stdout and stderr. A script does so itself:
+        each further shell costs its node 1.2 ms (2026-11-27)."""
+        shell, option, *rest = (*command.arguments, "", "")
+        if (shell, option, *rest[1:2]) == _SCRIPT:
+            return script(_MARK + rest[0], self._token, *command.arguments[4:])
+        return script(_MARK + 'exec "$@"', self._token, *command.arguments)
 
     def strip(self, output: bytes) -> bytes:
         """Output after the mark; all of it if there is none, as the command did not run."""

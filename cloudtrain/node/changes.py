@@ -5,10 +5,12 @@ Imports nothing of node/: it runs as text where a work folder is created (runs/s
 """
 
 import os
-import re
 import stat
 import sys
-import typing
+
+TYPE_CHECKING = False  # `typing` and `re` take longer to import than all the rest
+if TYPE_CHECKING:
+    import typing
 
 BEFORE = "before"
 """Record of the delivered code as the task found it; these four are beside its work folder."""
@@ -44,7 +46,7 @@ nltk_data scikit_learn_data snap tensorflow_datasets
 OF_HOME = frozenset(_OF_HOME.encode().split())
 """Settings, credentials, caches and downloaded data that programs keep in a home."""
 
-CACHED = re.compile(rb".*\.(?:py[co]|whl|egg-info|dist-info)")
+CACHED = (b".pyc", b".pyo", b".whl", b".egg-info", b".dist-info")
 
 
 def main() -> None:
@@ -142,7 +144,7 @@ def files(
             continue
         for entry in entries:
             name = entry.name
-            if name in CACHES or CACHED.fullmatch(name) or (not folder and name in apart):
+            if name in CACHES or name.endswith(CACHED) or (not folder and name in apart):
                 continue
             path = folder + b"/" + name if folder else name
             try:

@@ -9,7 +9,10 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 EVERY = 5.0
 """Seconds between two heartbeats."""

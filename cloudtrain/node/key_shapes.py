@@ -8,7 +8,10 @@ digests, UUIDs and encoded settings are no keys.
 
 import os
 import re
-import typing
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    import typing
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WHEREVER = re.compile(

@@ -6,10 +6,14 @@ import os
 import re
 import stat
 import sys
-import typing
+from collections import namedtuple
 from fnmatch import fnmatchcase
 
 from cloudtrain.node import changes, client, formats, key_shapes
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    import typing
 
 MOST_FOLDERS = 2
 """Maximum nesting of links to folders, as folders that link to each other would multiply."""
@@ -33,7 +37,7 @@ KEY = "looks like a key"
 REASONS = (OUTSIDE, NOTHING, CIRCLE, AROUND, TOO_MANY, OTHER, KEY, *KINDS.values())
 
 
-class File(typing.NamedTuple):
+class File(namedtuple("File", "path source size stamp named")):
     """A regular file on a node. `path` is its name in the work folder, `source` its name without
     links; outside the work folder, `path` has a prefix of formats.py and `source` is absolute.
     `named`: it matches a pattern; the others were made or changed by the task.
@@ -42,11 +46,10 @@ class File(typing.NamedTuple):
     it was changed within the clock's tick or through a mapping.
     """
 
-    path: str
-    source: str
-    size: int
-    stamp: str
-    named: bool = True
+    __slots__ = ()
+
+    def __new__(cls, path: str, source: str, size: int, stamp: str, named: bool = True) -> "File":
+        return super().__new__(cls, path, source, size, stamp, named)
 
 
 def main() -> None:
@@ -94,12 +97,10 @@ def fitting(files: "typing.Iterable[File]", limit: int) -> "set[str]":
     return found
 
 
-class Folder(typing.NamedTuple):
+class Folder(namedtuple("Folder", "path real through")):
     """A folder to list. `path` ends in a slash, `through` are the links that led there."""
 
-    path: str
-    real: bytes
-    through: "tuple[bytes, ...]"
+    __slots__ = ()
 
 
 class Listing:

@@ -6,7 +6,10 @@
 import json
 import re
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 PAUSE = 1.0
 """Seconds between two tries."""

@@ -13,7 +13,10 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 INTERVAL = 2.0
 """Seconds between two samples at first."""
@@ -40,12 +43,13 @@ def main() -> None:
     path = folder + "/metrics"
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     gpus, before = Gpus(), counters()
+    pause = INTERVAL / 2  # the watcher has waited before
     while os.getppid() == watcher:
-        time.sleep(interval(os.fstat(file).st_size))
+        time.sleep(pause)
         after = counters()
         with contextlib.suppress(OSError):  # a full disk: the task comes first
             os.write(file, line(before, after, gpus.sample()))
-        before = after
+        before, pause = after, interval(os.fstat(file).st_size)
 
 
 def interval(size: int) -> float:

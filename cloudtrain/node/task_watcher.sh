@@ -141,8 +141,15 @@ bounding() {
   done
 }
 
-# sampling: becomes the sampler, which ends with this shell; nothing without a python3.
+# sampling: becomes the sampler, which ends with this shell; nothing without a python3. A task of a
+# second needs none.
 sampling() {
+  trap 'kill $nap; exit' TERM
+  sleep 1 &
+  nap=$!
+  wait $nap
+  kill -0 $$ 2>/dev/null || exit
+  trap - TERM
   python=$(command -v python3) || exit
   case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 ;; esac
   exec "$python" -I -S -c "$sampler" "$folder" $$

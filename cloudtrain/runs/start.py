@@ -55,6 +55,7 @@ from cloudtrain.training.strategies import strategy_of
 
 def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     """Start every task in its next attempt, or the missing ones of an interrupted start."""
+    is_new = not run.attempts or run.attempts[-1].ended is not None
     run = record_attempt(session, run)
     again = run.attempts[-1].number > 1
     if again:
@@ -73,7 +74,9 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
     if again:
         ingest_left_spools(session, run)
-    unstarted = all(status.state == "absent" for status in task_statuses(session, run).values())
+    unstarted = is_new or all(
+        each.state == "absent" for each in task_statuses(session, run).values()
+    )
     checkpoints = session.config.train.checkpoints
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)
@@ -113,6 +116,11 @@ def compare_packages(session: Session, run: Run, earlier: str) -> None:
             f"run {earlier} had {', '.join(other[:3])}{more}, this one has not: name its run.json "
             "in `setup.requirements` for exactly its packages"
         )
+
+
+def is_unstarted(session: Session, run: Run) -> bool:
+    """True if no task of an attempt whose start was interrupted has started, by the nodes."""
+    return all(state.state == "absent" for state in task_statuses(session, run).values())
 
 
 def tasks_of_others(session: Session, run: Run) -> TaskSeen:
@@ -329,20 +337,20 @@ MKDIR = 'exec mkdir -p -- "$1"'
 PREPARE = """
 set -eu
 work=$1 source=$2 dir=$3
-task=$(dirname "$work")
+task=${work%/*}
 if ! [ -e "$work" ]; then
     mkdir -p "$task"
-    rm -rf "$task/code"
+    ! [ -e "$task/code" ] || rm -rf "$task/code"
     if [ -n "$source" ]; then cp -a "$source" "$task/code"; else mkdir "$task/code"; fi
     if ! [ -d "$task/code/$dir" ]; then
         echo "train.dir: no folder $dir in the code" >&2
         exit 3
     fi
     # What the task finds here: the rest of what is there at its end, it has made or changed.
-    /bin/sh -c "$4" sh "$5" begin "$task" "$6"
+    (begin=$4 && set -- "$5" begin "$task" "$6" && eval "$begin")
     ln -sfn "code/$dir" "$work"
 fi
-mkdir -p "$work/output"
+[ -d "$work/output" ] || mkdir -p "$work/output"
 [ -z "${7:-}" ] || /bin/sh -c "$4" sh "$9" "$7" "$8"
 cd "$work" && pwd -P
 """
