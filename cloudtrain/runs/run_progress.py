@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
@@ -28,12 +27,6 @@ from cloudtrain.state.line_times import arrivals, time_at
 
 LATEST_BYTES = 1 << 18
 """Bytes at the end of a log that are read: `status --watch` does so every two seconds."""
-
-RATED = 1000
-"""Lines at the end of a log among which a speed is looked for."""
-
-STEPS: Mapping[Unit, int | None] = {"step": 1, "epoch": None}
-"""Lines at the end of a log from which the pace is told; None: all."""
 
 _EPOCHS = re.compile(r"\bepoch\b\s*[:=#]?\s*\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
 """`Epoch 3/10` of Keras: the number of all epochs."""
@@ -76,12 +69,12 @@ def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
     unit = unit_of(lines)
     if unit is None:
         return None
-    newest = reversed(lines)  # of steps the last one counts alone, and a log has thousands
-    counted = list(islice((line for line in newest if counts([line], unit)), STEPS[unit]))[::-1]
-    at = counts(counted[-1:], unit)[0]
-    totals = _EPOCHS.findall(counted[-1].text) if unit == "epoch" else []
+    counted = (line for line in reversed(lines) if counts([line], unit))  # thousands of steps
+    newest = next(counted)
+    at = counts([newest], unit)[0]
+    totals = _EPOCHS.findall(newest.text) if unit == "epoch" else []
     of = int(totals[0]) if totals else None
-    left = None if of is None else seconds_left(counted, at, of, now)
+    left = None if of is None else seconds_left([newest, *counted][::-1], at, of, now)
     return RunProgress(
         unit=unit, at=at, of=of, loss=last_loss(lines), rate=last_rate(lines), left=left
     )
@@ -89,7 +82,7 @@ def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
 
 def last_rate(lines: Sequence[Line]) -> str | None:
     """The last speed that was printed."""
-    for line in reversed(lines[-RATED:]):
+    for line in reversed(lines[-1000:]):
         found = list(_RATE.finditer(line.text))
         if found:
             number, unit = found[-1]["number"], found[-1]["unit"]

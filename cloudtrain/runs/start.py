@@ -118,11 +118,6 @@ def compare_packages(session: Session, run: Run, earlier: str) -> None:
         )
 
 
-def is_unstarted(session: Session, run: Run) -> bool:
-    """True if no task of an attempt whose start was interrupted has started, by the nodes."""
-    return all(state.state == "absent" for state in task_statuses(session, run).values())
-
-
 def tasks_of_others(session: Session, run: Run) -> TaskSeen:
     """State of other runs' tasks by the record: `unasked` if some may still be on the nodes."""
     runs, unreadable = session.records.runs_and_faults()

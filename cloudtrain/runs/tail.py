@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO
 
 from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.console.lines import LogLines, clean
@@ -23,14 +21,11 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
+from cloudtrain.state.followed import MetricsFile, append
 from cloudtrain.state.line_times import Arrival, ArrivalIndex, time_at
 
 AGAIN = Retry(pause=1.0)
 """Retries of following a task, until its end has arrived."""
-
-
-MOST_METRICS = 16 << 20
-"""Limit in bytes of a task's metrics here: a month of them on a node with 16 GPUs has less."""
 
 
 @dataclass(frozen=True)
@@ -161,39 +156,6 @@ class Follower:
                 timeout=LOG_SILENT,
             )
             return end[0] if end else None
-
-
-class MetricsFile:
-    """A task's samples here. Its size is the offset from which they are continued, as the log's.
-    They are worth less than the log: without room for them, the task is followed without them."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._closed = False
-        self.size = path.stat().st_size if path.exists() else 0
-
-    def add(self, line: str) -> None:
-        data = line.encode("utf-8", "replace") + b"\n"
-        self._closed = self._closed or self.size + len(data) > MOST_METRICS
-        if self._closed:
-            return
-        try:
-            self._path.touch(mode=0o600)
-            with self._path.open("ab") as file:
-                file.write(data)
-        except OSError:
-            self._closed = True  # until the next connection, which continues where this one ended
-        else:
-            self.size += len(data)
-
-
-def append(file: BinaryIO, data: bytes) -> None:
-    """Write to a log; what its node has deleted of it arrives as zeros, and takes no room here."""
-    if data.count(0) == len(data):
-        file.truncate(file.seek(0, os.SEEK_END) + len(data))
-    else:
-        file.write(data)
-    file.flush()
 
 
 def listening_ports(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:

@@ -30,10 +30,11 @@ from cloudtrain.runs.monitor import (
 from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.observers import Watched
 from cloudtrain.runs.start import next_attempts, record_attempt, set_work_aside, start_tasks
-from cloudtrain.runs.tail import Event, append
+from cloudtrain.runs.tail import Event
 from cloudtrain.runs.task_commands import AttemptEnd, DiskLow
 from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_statuses
 from cloudtrain.state import Records
+from cloudtrain.state.followed import append
 from cloudtrain.stores import open_store
 from cloudtrain.training.log_text import reduces_over_grpc
 from tests.support.fakes import FakeProvider, make_plan
