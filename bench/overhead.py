@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shlex
 import shutil
 import signal
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,14 @@ def _options() -> argparse.Namespace:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One `cloudtrain train`: seconds in all, by phase, and from first task to last exit."""
+    """One `cloudtrain train`: seconds in all, by phase, and from first task to last exit; CPU
+    seconds of the client, and of one node with all that it ran."""
 
     wall: float
     phases: Mapping[str, float]
     tasks: float
+    client: float
+    node: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +233,8 @@ class Cluster:
         written = self.file.with_name("events")
         written.unlink(missing_ok=True)
         words = ["train", str(self.file), "--json", "--events", str(written)]
-        began = time.time()
+        before = self._cpu_of_nodes()
+        began, used = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(
             [sys.executable, "-m", "cloudtrain", *words],
             stdout=subprocess.PIPE,
@@ -244,6 +249,7 @@ class Cluster:
         finally:
             process.terminate()  # it detaches, so that `down` may have the cluster
             process.wait()
+        client = _cpu(resource.getrusage(resource.RUSAGE_CHILDREN)) - _cpu(used)
         if process.returncode:
             sys.exit(f"cloudtrain train failed:\n{progress[-4000:]}")
         events = map(json.loads, written.read_text(encoding="utf-8").splitlines())
@@ -253,7 +259,19 @@ class Cluster:
             wall=ended - began,
             phases=_phases(began, [*lines, (last, EXIT)], ended),
             tasks=last - first,
+            client=client,
+            node=(self._cpu_of_nodes() - before) / self.count,
         )
+
+    def _cpu_of_nodes(self) -> float:
+        """CPU seconds of the nodes' servers and of all processes of theirs that have ended."""
+        ticks = 0
+        for each in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (each / "cwd").readlink().is_relative_to(self.home / "local"):
+                    figures = (each / "stat").read_text().rpartition(")")[2].split()
+                    ticks += sum(map(int, figures[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def tasks(self) -> list[dict[str, Any]]:
         """Role, index, node and port of each, as `plan` has them, with the node's address."""
@@ -302,6 +320,10 @@ class Cluster:
         ended = [(attempt / "exit").lstat().st_mtime for attempt in attempts]
         assert len(attempts) == self.count
         return min(started), max(ended)
+
+
+def _cpu(used: resource.struct_rusage) -> float:
+    return used.ru_utime + used.ru_stime
 
 
 def _phases(began: float, lines: Sequence[tuple[float, str]], ended: float) -> dict[str, float]:
