@@ -1,4 +1,4 @@
-"""Task output on its way to a terminal: taken at once, shown at most ten times a second."""
+"""Task output on its way to a terminal: taken at once, shown five times a second at most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from cloudtrain.console.screen import HELD, TaskOutput
 from cloudtrain.core.retry import CLOCK
 
-PAUSE = 0.1
+PAUSE = 0.2
 """Seconds between two draws."""
 
 MOST = 4 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from queue import Empty
@@ -69,6 +70,21 @@ def test_a_log_that_begins_again_is_one_stream_for_every_client(
 def test_a_log_that_is_shorter_than_what_had_arrived_was_emptied(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"new\n")
     assert rest(Log(str(tmp_path), 100)) == EMPTIED + b"new\n"
+
+
+def test_a_disk_without_room_for_the_record_ends_no_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "symlink", full)
+    (tmp_path / "log").write_bytes(b"new\n")
+    log = Log(str(tmp_path), 100)
+    assert rest(log) == EMPTIED + b"new\n"
+    with (tmp_path / "log").open("ab") as file:
+        file.write(b"more\n")
+    assert rest(log) == b"more\n"
 
 
 def test_a_disk_that_is_nearly_full_is_told_once(
