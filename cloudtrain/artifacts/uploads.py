@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import IO, Any
 
 from cloudtrain.artifacts.inventory import AnswerLines, Stop, checksums, failed, json_line
@@ -38,7 +38,10 @@ LONGEST = 6 * 86400.0
 """Limit in seconds: no cloud signs for more than a week."""
 
 WINDOW = 64
-"""Files whose requests are signed side by side, while earlier ones are sent."""
+"""Files whose requests are signed while earlier ones are sent."""
+
+SHARE = 8
+"""Files of a window that one thread signs: most signatures take less than handing them over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,41 +118,39 @@ class _Exchange:
         self.answers = AnswerLines(self._take, upload.stop)
         self._commits: list[tuple[str, Artifact, Future[str]]] = []
 
-    def _uploads(self, due: Mapping[str, File]) -> Iterator[tuple[File, PresignedUpload]]:
-        """Presigned uploads of the files that a node may upload, signed as they are needed."""
+    def _uploads(self, due: Mapping[str, File]) -> Iterator[list[tuple[File, PresignedUpload]]]:
+        """Presigned uploads of the files that a node may upload, a window at a time."""
 
-        def one(item: tuple[str, File]) -> PresignedUpload | None:
-            path, file = item
-            return self._presigner.sign_upload(path, file.size, expires_in=lasts)
+        def some(items: list[tuple[str, File]]) -> list[PresignedUpload | None]:
+            sign = self._presigner.sign_upload
+            return [sign(path, file.size, expires_in=lasts) for path, file in items]
 
         items = iter(due.items())
         while window := list(islice(items, WINDOW)):
             files = [file for _, file in window]
             waiting = [file for file, _ in list(self._asked.values())]
             lasts = valid_for(sum(file.size for file in (*waiting, *files)))
+            shares = [window[start : start + SHARE] for start in range(0, len(window), SHARE)]
             try:
-                for file, upload in zip(files, self._pool.map(one, window), strict=True):
-                    if upload is None:
-                        return
-                    yield file, upload
+                uploads = list(chain.from_iterable(self._pool.map(some, shares)))
             except CloudtrainError as error:  # upload_via_client reports it in full, or succeeds
                 self.sent.why = error.message
                 return
+            signed = [(file, each) for file, each in zip(files, uploads, strict=True) if each]
+            if signed:
+                yield signed
+            if len(signed) < len(files):
+                return
 
-    def orders(self, folder: str, first: tuple[File, PresignedUpload]) -> Iterator[bytes]:
+    def orders(self, folder: str, first: list[tuple[File, PresignedUpload]]) -> Iterator[bytes]:
         yield json_line({"folder": folder, "lock": lock_of(folder)})
-        for number, (file, upload) in enumerate(chain([first], self.uploads), 1):
+        numbers = count(1)
+        for window in chain([first], self.uploads):
             if self.over.is_set():
                 return
-            self._asked[number] = (file, upload)
-            order = {
-                "n": number,
-                "source": file.source,
-                "requests": [revealed(request) for request in upload.requests],
-                "had": sorted(upload.uploaded),
-                "piece": upload.chunk,
-            }
-            yield json_line(order)
+            numbered = {next(numbers): each for each in window}
+            self._asked.update(numbered)
+            yield b"".join(map(_order, numbered.items()))
 
     def _take(self, answer: dict[str, Any]) -> None:
         file, upload = self._asked.pop(answer["n"])
@@ -180,6 +181,19 @@ class _Exchange:
                 self.sent.arrived[source] = replace(artifact, version=commit.result())
             except CloudtrainError as error:
                 self.sent.why = error.message
+
+
+def _order(numbered: tuple[int, tuple[File, PresignedUpload]]) -> bytes:
+    number, (file, upload) = numbered
+    return json_line(
+        {
+            "n": number,
+            "source": file.source,
+            "requests": [revealed(request) for request in upload.requests],
+            "had": sorted(upload.uploaded),
+            "piece": upload.chunk,
+        }
+    )
 
 
 def revealed(request: PresignedRequest) -> dict[str, object]:

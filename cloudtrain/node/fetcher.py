@@ -5,19 +5,17 @@ Jobs and results are JSON lines. A process ends with its jobs' end, so also with
 
 import hashlib
 import http.client
-import io
 import json
 import os
 import queue
 import re
-import socket
 import ssl
 import threading
 import typing
 import urllib.parse
 from typing import Any
 
-from cloudtrain.node import client, dataset_folder, web
+from cloudtrain.node import answers, client, dataset_folder, web
 
 AT_ONCE = 16
 SMALL, LARGE = 1 << 18, 1 << 20
@@ -25,6 +23,7 @@ SMALL, LARGE = 1 << 18, 1 << 20
 PARTS = 4
 """Parts that one process downloads at once: more connections only take more of its processor."""
 REDIRECTS = 5
+IDENTITY = {"Accept-Encoding": "identity"}
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
@@ -174,10 +173,10 @@ class Fetcher:
 
     def answer(
         self, job: Job, offset: int, end: int
-    ) -> "tuple[Answer | http.client.HTTPResponse, str, http.client.HTTPConnection]":
+    ) -> "tuple[answers.Answer, str, http.client.HTTPConnection]":
         """An answer at its first byte, and its connection."""
         request = job.request or {}
-        url, headers = str(request["url"]), dict(request["headers"])
+        url, headers = str(request["url"]), dict(IDENTITY, **request["headers"])
         if offset or end < job.size:
             headers["Range"] = f"bytes={offset}-{end - 1}"
         for _ in range(REDIRECTS):
@@ -191,7 +190,7 @@ class Fetcher:
             if urllib.parse.urlsplit(url).netloc != urllib.parse.urlsplit(old).netloc:
                 headers.pop("Authorization", None)
         try:
-            if not isinstance(answer, Answer) and answer.status not in (200, 206):
+            if not isinstance(answer, answers.SimpleAnswer) and answer.status not in (200, 206):
                 raise refusal(answer, answer.read(web.MOST_WORDS), request)
             check(answer, job.size, offset, end)
         except BaseException:
@@ -201,14 +200,15 @@ class Fetcher:
 
     def sent(
         self, url: str, headers: "dict[str, str]"
-    ) -> "tuple[Answer | http.client.HTTPResponse, str, http.client.HTTPConnection]":
+    ) -> "tuple[answers.Answer, str, http.client.HTTPConnection]":
         target = urllib.parse.urlsplit(url)
         server = f"{target.scheme}://{target.netloc}"
         path = (target.path or "/") + ("?" + target.query if target.query else "")
         while True:
             connection, is_new = self.web.connection(server, target)
             try:
-                return get(connection.sock, target, path, headers), server, connection
+                connection.sock.sendall(answers.head("GET", target, path, headers))
+                return answers.read(connection.sock), server, connection
             except (OSError, http.client.HTTPException) as error:
                 self.web.forget(server, connection)
                 if is_new:  # else the server may have closed the kept connection: no error
@@ -218,7 +218,7 @@ class Fetcher:
                     raise web.Transient(text) from None
 
 
-def check(answer: "Answer | http.client.HTTPResponse", size: int, offset: int, end: int) -> None:
+def check(answer: "answers.Answer", size: int, offset: int, end: int) -> None:
     """Raise Failure unless the answer is of an object of that size, and of these bytes."""
     total = answer.getheader("Content-Length")
     found = CONTENT_RANGE.match(answer.getheader("Content-Range") or "")
@@ -305,113 +305,3 @@ def placed(
     except OSError as error:
         raise Failure("disk", error.strerror or str(error)) from None
     return dataset_folder.entry_of(number, path, seen, digest)
-
-
-# ── Reads the answers of GET requests: simple ones here, all others with the library ──────────
-# The library's parser of headers takes longer than the whole of a small file.
-
-PORTS = {"http": ":80", "https": ":443"}
-HEADERS = 1 << 16
-"""Bytes in which the headers of a simple answer must end."""
-
-
-class Answer:
-    """A whole or partial object of known length. As http.client.HTTPResponse, what is used of it.
-    Header names in lower case; the body's first bytes may have come with the headers."""
-
-    reason = ""
-
-    def __init__(
-        self, sock: socket.socket, status: int, headers: "dict[str, str]", length: int, begun: bytes
-    ) -> None:
-        self.sock, self.status, self.headers, self.length = sock, status, headers, length
-        self.begun = begun
-        self.will_close = headers.get("connection", "").lower() == "close"
-
-    def getheader(self, name: str) -> "str | None":
-        return self.headers.get(name.lower())
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Read some bytes of the body; 0 at its end, also if the connection broke."""
-        if self.begun:
-            count = min(len(buffer), len(self.begun))
-            buffer[:count] = self.begun[:count]
-            self.begun = self.begun[count:]
-        else:
-            count = self.sock.recv_into(buffer, min(len(buffer), self.length))
-        self.length -= count
-        return count
-
-    def isclosed(self) -> bool:
-        return self.length == 0
-
-
-def get(
-    sock: socket.socket, target: "urllib.parse.SplitResult", path: str, headers: "dict[str, str]"
-) -> "Answer | http.client.HTTPResponse":
-    """Send a GET; returns the answer at its first byte. Raises OSError, HTTPException."""
-    host, usual = target.netloc, PORTS[target.scheme]
-    if host.endswith(usual):  # signatures are of the name without it
-        host = host[: -len(usual)]
-    lines = [f"GET {path} HTTP/1.1", f"Host: {host}"]
-    if "Accept-Encoding" not in headers:
-        lines.append("Accept-Encoding: identity")
-    lines.extend(f"{name}: {value}" for name, value in headers.items())
-    text = "\r\n".join([*lines, "", ""])
-    if " " in path or {text.count("\n"), text.count("\r")} != {len(lines) + 1}:
-        raise http.client.InvalidURL("a space or a line break within the request")
-    sock.sendall(text.encode("latin-1"))
-    data = b""
-    while b"\r\n\r\n" not in data and len(data) < HEADERS:
-        more = sock.recv(HEADERS)
-        if not more:
-            break
-        data = data + more if data else more
-    return simple(sock, data) or replayed(sock, data)
-
-
-def simple(sock: socket.socket, data: bytes) -> "Answer | None":
-    """The answer if it is one of an object with its length, else None."""
-    head, end, begun = data.partition(b"\r\n\r\n")
-    if not end or head[:13] not in (b"HTTP/1.1 200 ", b"HTTP/1.1 206 "):
-        return None
-    headers = {}  # type: dict[str, str]
-    for line in head.decode("latin-1").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        name = name.lower()
-        if not colon or name in headers or name[:1].isspace() or name == "transfer-encoding":
-            return None  # the library knows what these mean
-        headers[name] = value.strip()
-    length = headers.get("content-length", "")
-    if not length.isdigit() or len(begun) > int(length):
-        return None
-    return Answer(sock, int(head[9:12]), headers, int(length), begun)
-
-
-def replayed(sock: socket.socket, data: bytes) -> http.client.HTTPResponse:
-    """The library's answer, given the bytes that were read already."""
-    answer = http.client.HTTPResponse(Replay(sock, data), method="GET")  # type: ignore[arg-type]
-    answer.begin()
-    return answer
-
-
-class Replay(io.RawIOBase):
-    """A socket of which `data` was read already, as far as HTTPResponse uses one."""
-
-    def __init__(self, sock: socket.socket, data: bytes) -> None:
-        super().__init__()
-        self.sock, self.data = sock, data
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
-        if not self.data:
-            return self.sock.recv_into(buffer)
-        count = min(len(buffer), len(self.data))
-        buffer[:count] = self.data[:count]
-        self.data = self.data[count:]
-        return count

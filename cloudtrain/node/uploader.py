@@ -19,8 +19,11 @@ from typing import Any
 from cloudtrain.node import client, web
 
 IN_MEMORY = 1 << 20
-AT_ONCE = 16
-GIVE_UP = 2 * AT_ONCE
+AT_ONCE = 64
+"""Files that are uploaded side by side: a small one waits for the store, not for this node."""
+PARTS = 16
+"""Parts of large files that are uploaded side by side."""
+GIVE_UP = 2 * PARTS
 """Number of consecutive refusals after which the remaining files are not tried."""
 
 
@@ -31,6 +34,7 @@ def main() -> None:
     uploader = Uploader()
     client.attend()
     room = threading.Semaphore(4 * AT_ONCE)
+    threading.stack_size(1 << 19)
     pool = ThreadPoolExecutor(AT_ONCE)
 
     def work(line: bytes) -> None:
@@ -48,7 +52,7 @@ def main() -> None:
 class Uploader:
     def __init__(self) -> None:
         self.web = web.Web()
-        self.parts = ThreadPoolExecutor(AT_ONCE)
+        self.parts = ThreadPoolExecutor(PARTS)
         self.refusals = 0
         self.refusal = ""
 
@@ -79,10 +83,12 @@ class Uploader:
     def sent(self, file: "dict[str, Any]", source: int, size: int) -> "dict[str, Any]":
         if file["piece"]:
             return self.resumable(file["requests"][0], source, size, file["piece"])
-        had = frozenset(file["had"])
-        whole = hashlib.sha256()
-        parts = []
-        done = 0
+        had, whole = frozenset(file["had"]), hashlib.sha256()
+        if len(file["requests"]) == 1:
+            kept = read(source, 0, size, whole)
+            receipts = [self.part(file["requests"][0], source, 0, size, kept, had)]
+            return answer(size, whole, receipts, receipts[0]["md5"])
+        parts, done = [], 0
         try:
             for request in file["requests"]:
                 length = size - done if request["length"] is None else request["length"]
@@ -94,12 +100,7 @@ class Uploader:
             for each in parts:
                 each.cancel()
             wait(parts)  # they read a file that is closed next
-        return {
-            "size": done,
-            "sha256": whole.hexdigest(),
-            "md5": receipts[0]["md5"] if len(receipts) == 1 else "",
-            "receipts": receipts,
-        }
+        return answer(done, whole, receipts)
 
     def part(
         self,
@@ -141,7 +142,13 @@ class Uploader:
         self.web.in_pieces(request, source, size, piece, add)
         digest = md5.hexdigest()
         receipt = {"etag": "", "block": "", "size": size, "md5": digest}
-        return {"size": size, "sha256": whole.hexdigest(), "md5": digest, "receipts": [receipt]}
+        return answer(size, whole, [receipt], digest)
+
+
+def answer(
+    size: int, whole: "hashlib._Hash", receipts: "list[dict[str, Any]]", md5: str = ""
+) -> "dict[str, Any]":
+    return {"size": size, "sha256": whole.hexdigest(), "md5": md5, "receipts": receipts}
 
 
 def stamp(file: int) -> "tuple[int, int, int, int]":

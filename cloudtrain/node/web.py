@@ -14,6 +14,8 @@ import time
 import urllib.parse
 from typing import Any
 
+from cloudtrain.node import answers
+
 PIECE = 1 << 20
 TRIES = 6
 PAUSE = 0.5
@@ -95,8 +97,8 @@ class Part:
 
 
 def patiently(
-    once: "collections.abc.Callable[[], http.client.HTTPResponse]",
-) -> "http.client.HTTPResponse":
+    once: "collections.abc.Callable[[], answers.Answer]",
+) -> "answers.Answer":
     """Send a request with retries, which are safe: it always writes the same bytes to one place."""
     for number in range(TRIES):
         try:
@@ -125,16 +127,16 @@ class Web:
         self.tls = None  # type: ssl.SSLContext | None
         self.lock = threading.Lock()
 
-    def send(self, part: Part) -> "http.client.HTTPResponse":
+    def send(self, part: Part) -> "answers.Answer":
         """Send a part; returns a 2xx, or 308 to a Content-Range. Raises the errors above."""
         target = urllib.parse.urlsplit(part.url)
         server = f"{target.scheme}://{target.netloc}"
         connection, is_new = self.connection(server, target)
-        path = target.path + ("?" + target.query if target.query else "")
+        path = (target.path or "/") + ("?" + target.query if target.query else "")
         is_piece = "Content-Range" in part.headers
         keep = False
         try:
-            answer = exchange(connection, part, path)
+            answer = exchange(connection, part, target, path)
             body = answer.read(MOST_WORDS)
             if answer.length and len(body) < MOST_WORDS:
                 raise http.client.IncompleteRead(body, answer.length)
@@ -187,14 +189,14 @@ class Web:
             at = came
         raise Refused(f"the service keeps only {at} of {size} bytes")
 
-    def one_piece(self, part: Part, size: int) -> "http.client.HTTPResponse":
+    def one_piece(self, part: Part, size: int) -> "answers.Answer":
         """Send a piece; if the connection breaks, ask the service how many bytes it received."""
         whole = {"Content-Range": f"bytes */{size}"}
         question = Part(part.request, part.source, 0, 0, headers=whole)
         question.stored = part.stored
         sent = []  # type: list[bool]
 
-        def once() -> "http.client.HTTPResponse":
+        def once() -> "answers.Answer":
             if not sent:
                 sent.append(True)
                 return self.send(part)
@@ -256,7 +258,7 @@ class Web:
         return made
 
 
-def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
+def persisted(answer: "answers.Answer", size: int) -> int:
     """The number of bytes that the service has stored, rounded down to a multiple of 256 KiB
     unless complete. Without a Range header, it has stored none yet."""
     header = answer.getheader("Range") or ""
@@ -290,21 +292,26 @@ def within(host: str, name: str) -> bool:
 
 
 def exchange(
-    connection: "http.client.HTTPConnection", part: Part, path: str
-) -> "http.client.HTTPResponse":
+    connection: "http.client.HTTPConnection",
+    part: Part,
+    target: "urllib.parse.SplitResult",
+    path: str,
+) -> "answers.Answer":
     length = len(part.before) + part.length + len(part.after)
-    connection.putrequest(part.method, path, skip_accept_encoding=True)
-    for name, value in dict(part.headers, **{"Content-Length": str(length)}).items():
-        connection.putheader(name, value)
+    headers = dict(part.headers, **{"Content-Length": str(length)})
+    first, sock = answers.head(part.method, target, path, headers), connection.sock
     try:
-        connection.endheaders(part.before + part.kept)
-        for piece in () if part.kept else pieces(part.source, part.offset, part.length):
-            connection.send(piece)
-        if part.after:
-            connection.send(part.after)
+        if part.kept or not part.length:
+            sock.sendall(first + part.before + part.kept + part.after)
+        else:
+            sock.sendall(first + part.before)
+            for piece in pieces(part.source, part.offset, part.length):
+                sock.sendall(piece)
+            if part.after:
+                sock.sendall(part.after)
     except (BrokenPipeError, ConnectionResetError):
         pass  # a service that refuses may answer before it has read everything
-    return connection.getresponse()
+    return answers.read(sock)
 
 
 def parsed(body: bytes) -> "dict[str, Any]":
@@ -316,7 +323,7 @@ def parsed(body: bytes) -> "dict[str, Any]":
     return document if isinstance(document, dict) else {}
 
 
-def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
+def words(answer: "answers.Answer", body: bytes, part: Part) -> str:
     """The answer's text, without the request's secrets, which some proxies repeat."""
     error = parsed(body).get("error")
     message = error.get("message") if isinstance(error, dict) else None
@@ -328,6 +335,6 @@ def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
     return f"{answer.status} {answer.reason}: {text[:500]}"
 
 
-def seconds(answer: "http.client.HTTPResponse") -> float:
+def seconds(answer: "answers.Answer") -> float:
     header = answer.getheader("Retry-After") or ""
     return float(header) if header.isdigit() else 0.0

@@ -86,6 +86,7 @@ class ObjectStore:
         self.uri, self.bucket = uri, bucket
         self.prefix = f"{prefix}/" if prefix else ""
         self.presigner: Presigner | None = self if bucket.presigner else None
+        self._is_reached = False
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         with self.explained(""):
@@ -170,9 +171,10 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def explained(self, path: str) -> Iterator[None]:
-        why = no_network(self.bucket.url, made_up=True)
-        if why is not None:
-            raise StoreError(f"{self.uri}: {why}", hint=HINT)
+        if not self._is_reached:
+            if why := no_network(self.bucket.url, made_up=True):
+                raise StoreError(f"{self.uri}: {why}", hint=HINT)
+            self._is_reached = True
         try:
             yield
         except CloudtrainError:

@@ -21,6 +21,7 @@ from cloudtrain.core.errors import NotLanded
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import is_inside
 from cloudtrain.core.ship import program
+from cloudtrain.node import uploader
 from cloudtrain.node.listing import File
 from cloudtrain.stores.presign.s3 import block
 from tests.support.hurried import hurry_nodes
@@ -89,7 +90,7 @@ def test_connections_are_kept_for_many_files(tmp_path: Path, told: Service) -> N
     for name in names:
         sender.put(name, name.encode())
     assert len(sender.send(*names).arrived) == 300
-    assert told.connections <= 16
+    assert told.connections <= uploader.AT_ONCE
 
 
 def test_a_large_file_goes_in_parts_and_is_visible_when_all_are_there(

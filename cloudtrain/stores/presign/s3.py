@@ -43,7 +43,7 @@ class S3Presigner:
         """`encryption`: arguments of each upload; `payer`: those of each read of input data."""
         self._bucket, self._client, self._make = bucket, client, make
         self._credentials = credentials
-        self._reads: ReadUrls | None = None
+        self._urls: QuickUrls | None = None
         self._lock = threading.Lock()
         self._signing: Any = None
         self._encryption, self._payer = encryption, payer
@@ -52,9 +52,10 @@ class S3Presigner:
 
     def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
         if size is None or size <= SMALL:
-            url = self._signed("put_object", expires_in, Key=key, **self._encryption)
-            headers = {HEADERS[name]: value for name, value in self._encryption.items()}
-            return PresignedUpload(path=key, requests=(PresignedRequest(url=url, headers=headers),))
+            url = self._quick().url("put_object", key, _valid(expires_in), self._encryption)
+            headers = _headers(self._encryption)
+            whole = PresignedRequest(url=Secret(url), headers=headers)
+            return PresignedUpload(path=key, requests=(whole,))
         length = part_length(size)
         upload, uploaded = self._begun(key, size, length)
         requests = tuple(
@@ -76,11 +77,9 @@ class S3Presigner:
         self, key: str, version: str, *, inside: str, expires_in: float
     ) -> PresignedRequest:
         """Sign a GET of that version: the condition is part of the signature."""
-        if self._reads is None:
-            self._reads = ReadUrls(self._bucket, self._signer(), self._credentials, self._payer)
-        url = Secret(self._reads.url(key, version, _valid(expires_in)))
-        paid = {HEADERS[name]: value for name, value in self._payer.items()}
-        return PresignedRequest(url=url, method="GET", headers={"If-Match": version, **paid})
+        wanted = {"IfMatch": version, **self._payer}
+        url = self._quick().url("get_object", key, _valid(expires_in), wanted)
+        return PresignedRequest(url=Secret(url), method="GET", headers=_headers(wanted))
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         """Complete an upload. S3 checks each part's ETag: of an earlier attempt's, the MD5."""
@@ -179,6 +178,11 @@ class S3Presigner:
         sign = self._signer().generate_presigned_url
         return Secret(sign(action, Params=params, ExpiresIn=seconds))
 
+    def _quick(self) -> QuickUrls:
+        if self._urls is None:
+            self._urls = QuickUrls(self._bucket, self._signer(), self._credentials)
+        return self._urls
+
     def _signer(self) -> Any:
         with self._lock:
             if self._signing is None:
@@ -214,11 +218,16 @@ def _valid(expires_in: float) -> int:
 
 
 HEADERS = {
+    "IfMatch": "If-Match",
     "ServerSideEncryption": "x-amz-server-side-encryption",
     "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
     "RequestPayer": "x-amz-request-payer",
 }
 """boto3's arguments as headers (botocore's model of S3): signed, so that a node must send them."""
+
+
+def _headers(arguments: Mapping[str, str]) -> dict[str, str]:
+    return {HEADERS[name]: value for name, value in arguments.items()}
 
 
 def encryption_arguments(wish: str | None) -> Mapping[str, str]:
@@ -242,69 +251,67 @@ def block(offset: int, md5: bytes) -> str:
     return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
 
 
-# ── GETs signed by botocore's signer alone ─────────────────────────────────────
+# ── requests signed by botocore's signer alone ─────────────────────────────────
 # A quarter of the time of boto3's own way:
 # `generate_presigned_url` builds and resolves a whole request for each URL (0.27 ms; 0.06 ms here,
 # 2026-11-23). What it does for one key is learned from its first answer; if ours differs in a byte,
-# boto3 signs all others too.
+# boto3 signs all others of that action too.
 
 
 UNRESERVED = "/~"
 """Characters of a key that botocore does not encode in a path (botocore/serialize.py)."""
 TRIES = 5
 """The two ways agree only within one second of the clock."""
+METHODS = {"get_object": "GET", "put_object": "PUT"}
 
 
-class ReadUrls:
+class QuickUrls:
     """URLs of one bucket's objects. `client` signs for its region; `credentials` returns those of
-    its session, which may change; `payer`: boto3's argument for data whose reader pays.
-    Thread-safe. Raises boto3's exceptions."""
+    its session, which may change. Thread-safe. Raises boto3's exceptions."""
 
-    def __init__(
-        self,
-        bucket: str,
-        client: Any,
-        credentials: Callable[[], Any],
-        payer: Mapping[str, str] = {},
-    ) -> None:
+    def __init__(self, bucket: str, client: Any, credentials: Callable[[], Any]) -> None:
         self._bucket, self._client, self._credentials = bucket, client, credentials
-        self._payer = payer
-        self._start: str | None = None
-        """Of all URLs, before the key; "" if boto3 signs them; None before the first one."""
+        self._starts: dict[str, str] = {}
+        """Of an action's URLs, before the key; "" if boto3 signs them."""
 
-    def url(self, key: str, version: str, seconds: int) -> str:
-        """Sign a GET on condition of `If-Match: version`, valid for `seconds`."""
-        if self._payer or not key or key.startswith("/"):  # what endpoints make of these differs
-            return self._theirs(key, version, seconds)
-        if self._start is None:
-            self._start = self._learned(key, version, seconds)
-        if not self._start:
-            return self._theirs(key, version, seconds)
-        return self._ours(self._start, key, version, seconds)
+    def url(self, action: str, key: str, seconds: int, arguments: Mapping[str, str]) -> str:
+        """Sign a request, valid for `seconds`; `arguments`: boto3's, all of them headers."""
+        if "RequestPayer" in arguments or not key or key.startswith("/"):
+            return self._theirs(
+                action, key, seconds, arguments
+            )  # what endpoints make of it differs
+        if action not in self._starts:
+            self._starts[action] = self._learned(action, key, seconds, arguments)
+        if start := self._starts[action]:
+            return self._ours(action, start, key, seconds, arguments)
+        return self._theirs(action, key, seconds, arguments)
 
-    def _learned(self, key: str, version: str, seconds: int) -> str:
+    def _learned(self, action: str, key: str, seconds: int, arguments: Mapping[str, str]) -> str:
         for _ in range(TRIES):
-            theirs = self._theirs(key, version, seconds)
+            theirs = self._theirs(action, key, seconds, arguments)
             path = theirs.partition("?")[0]
             start = path.removesuffix(encoded(key))
             if start == path:
                 return ""
-            if self._ours(start, key, version, seconds) == theirs:
+            if self._ours(action, start, key, seconds, arguments) == theirs:
                 return start
         return ""
 
-    def _theirs(self, key: str, version: str, seconds: int) -> str:
-        params = {"Bucket": self._bucket, "Key": key, "IfMatch": version, **self._payer}
+    def _theirs(self, action: str, key: str, seconds: int, arguments: Mapping[str, str]) -> str:
+        params = {"Bucket": self._bucket, "Key": key, **arguments}
         sign = self._client.generate_presigned_url
-        return str(sign("get_object", Params=params, ExpiresIn=seconds))
+        return str(sign(action, Params=params, ExpiresIn=seconds))
 
-    def _ours(self, start: str, key: str, version: str, seconds: int) -> str:
+    def _ours(
+        self, action: str, start: str, key: str, seconds: int, arguments: Mapping[str, str]
+    ) -> str:
         from botocore.auth import AUTH_TYPE_MAPS  # another signer with botocore's `crt`
         from botocore.awsrequest import AWSRequest
 
         frozen = self._credentials().get_frozen_credentials()
         region = self._client.meta.region_name
-        request = AWSRequest("GET", start + encoded(key), headers={"If-Match": version})
+        url, headers = start + encoded(key), _headers(arguments)
+        request = AWSRequest(METHODS[action], url, headers=headers)
         signer = AUTH_TYPE_MAPS["s3v4-query"]
         signer(frozen, "s3", region, expires=seconds).add_auth(request)
         return str(request.url)

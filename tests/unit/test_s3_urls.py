@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import boto3
@@ -10,7 +11,7 @@ from botocore.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.stores.presign.s3 import ReadUrls
+from cloudtrain.stores.presign.s3 import QuickUrls, encryption_arguments
 
 KEYS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 ETAGS = st.from_regex(r'"[0-9a-f]{32}(-[0-9]{1,4})?"', fullmatch=True)
@@ -38,22 +39,28 @@ PLACES = [
 ]
 
 
+ARGUMENTS = ETAGS.map(lambda etag: ("get_object", {"IfMatch": etag})) | st.sampled_from(
+    [("put_object", encryption_arguments(wish)) for wish in ("", "AES256", "aws:kms:a/key")]
+)
+
+
 @pytest.mark.parametrize("place", PLACES)
 @settings(max_examples=30)
-@given(key=KEYS, version=ETAGS, seconds=st.integers(1, 604800))
+@given(key=KEYS, wanted=ARGUMENTS, seconds=st.integers(1, 604800))
 def test_a_url_is_what_boto3_signs_in_the_same_second(
-    place: tuple[Any, Any], key: str, version: str, seconds: int
+    place: tuple[Any, Any], key: str, wanted: tuple[str, Mapping[str, str]], seconds: int
 ) -> None:
     signing, credentials = place
-    urls = ReadUrls("my-bucket", signing, credentials)
-    urls.url("a/first key", '"x"', 60)
-    assert urls._start, "boto3 signs all of them"
-    params = {"Bucket": "my-bucket", "Key": key, "IfMatch": version}
+    action, arguments = wanted
+    urls = QuickUrls("my-bucket", signing, credentials)
+    urls.url(action, "a/first key", 60, arguments)
+    assert urls._starts[action], "boto3 signs all of them"
+    params = {"Bucket": "my-bucket", "Key": key, **arguments}
     for _ in range(5):
-        theirs = signing.generate_presigned_url("get_object", Params=params, ExpiresIn=seconds)
-        if urls.url(key, version, seconds) == theirs:
+        theirs = signing.generate_presigned_url(action, Params=params, ExpiresIn=seconds)
+        if urls.url(action, key, seconds, arguments) == theirs:
             return
-    assert urls.url(key, version, seconds) == theirs
+    assert urls.url(action, key, seconds, arguments) == theirs
 
 
 def test_what_cannot_be_learned_from_boto3_is_signed_by_it() -> None:
@@ -65,6 +72,9 @@ def test_what_cannot_be_learned_from_boto3_is_signed_by_it() -> None:
         def generate_presigned_url(self, *_: object, **__: object) -> str:
             return "https://elsewhere.example/of-another-form?X=1"
 
-    urls = ReadUrls("my-bucket", Other(), credentials)
-    assert urls.url("key", '"x"', 60) == "https://elsewhere.example/of-another-form?X=1"
-    assert urls._start == ""
+    urls = QuickUrls("my-bucket", Other(), credentials)
+    wanted = {"IfMatch": '"x"'}
+    assert (
+        urls.url("get_object", "key", 60, wanted) == "https://elsewhere.example/of-another-form?X=1"
+    )
+    assert urls._starts == {"get_object": ""}
