@@ -22,7 +22,7 @@ from cloudtrain.core.paths import shown
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import times
 from cloudtrain.state.files import make_folder, write_whole
-from cloudtrain.stores.file import batches, most_in_batch, stored_checksums
+from cloudtrain.stores.file import batches, most_in_batch, stored_checksums, sync
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -357,6 +357,7 @@ class ManifestWriter:
     def _save(self) -> None:
         if self.manifest != self._saved:
             data = to_bytes(self.manifest)
+            sync(self.store)  # before a manifest names it
             if self._own is not None:
                 self._own.about_to_write(self.manifest.run, data)
             self.store.upload(f"{self.manifest.run}/{NAME}", [data])

@@ -21,7 +21,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.presign import Presigner
 from cloudtrain.core.protocols import SMALL, ArtifactStore, Swapped
-from cloudtrain.stores import Wishes
+from cloudtrain.stores import Wishes, disk
 
 PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""
@@ -36,12 +36,15 @@ def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishe
 
 
 class FileStore:
-    """Store in a folder. A file gets its name only once it is complete and synced to disk."""
+    """Store in a folder. A file gets its name only once it is complete. What `upload` stored is on
+    the disk, what `upload_all` stored after `sync`."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.root = folder_of(uri)
         self.presigner: Presigner | None = None  # a folder of this machine
+        self._disk = disk.Disk(self.root)
+        self._batched = 0
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         is_new = not self.root.is_dir()
@@ -75,11 +78,28 @@ class FileStore:
             raise
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
-        return self.upload_all({path: data})[0]
+        return self._upload({path: data}, synced=True)[0]
 
     def upload_all(self, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
-        """Store files together: each is synced to the disk before it has its name, and each folder
-        once. Not by syncfs, which waits for what others write to that disk too."""
+        """Store files together. Only `sync` promises that they are on the disk: of few, each is
+        synced before it has its name, and its folder. Of many, the disk is, once, which waits for
+        what others write to it too."""
+        self._batched += len(files)
+        if self._batched <= disk.FEW or not disk.SYNCFS_TELLS:
+            return self._upload(files, synced=True)
+        with _explained(self.root):
+            self._disk.note(make=True)
+            try:
+                return self._upload(files, synced=False)
+            finally:
+                self._disk.note()  # another thread may have synced it meanwhile
+
+    def sync(self) -> None:
+        """Wait until all that was stored is on the disk. Raises StoreError, then every time."""
+        with _explained(self.root):
+            self._disk.sync()
+
+    def _upload(self, files: Mapping[str, Iterable[bytes]], *, synced: bool) -> list[Artifact]:
         targets = {path: self._file(path) for path in files}
         batch, folders = f"{PARTIAL}/{os.urandom(16).hex()}", defaultdict[str, dict[str, str]](dict)
         partials, stored = list[str](), list[Artifact]()
@@ -93,10 +113,10 @@ class FileStore:
                     folders[path.rpartition("/")[0]][path] = partials[-1]
                     with _explained(targets[path]):
                         descriptor = os.open(partials[-1], _NEW, 0o666, dir_fd=beside)
-                        size, digest = _write(descriptor, data)
+                        size, digest = _write(descriptor, data, synced=synced)
                     stored.append(Artifact(path=path, size=size, sha256=digest))
                 for made in folders.values():
-                    self._name(made, beside)
+                    self._name(made, beside, synced=synced)
             except BaseException:
                 for partial in partials:
                     with contextlib.suppress(FileNotFoundError):
@@ -104,7 +124,7 @@ class FileStore:
                 raise
         return stored
 
-    def _name(self, made: Mapping[str, str], beside: int) -> None:
+    def _name(self, made: Mapping[str, str], beside: int, *, synced: bool) -> None:
         """Give written files, by their path in one folder, their names, and sync the folder."""
         any_path = next(iter(made))
         with (
@@ -115,6 +135,8 @@ class FileStore:
                 with _explained(self._file(path)):
                     name = path.rpartition("/")[2]
                     os.replace(partial, name, src_dir_fd=beside, dst_dir_fd=folder)
+            if not synced:
+                return
             try:  # to the disk, too: the nodes' copies may be deleted next
                 os.fsync(folder)
             except OSError as error:
@@ -286,7 +308,7 @@ def _read(folder: int, name: str) -> Iterator[bytes]:
         os.close(descriptor)
 
 
-def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
+def _write(descriptor: int, data: Iterable[bytes], *, synced: bool) -> tuple[int, str]:
     """Write a file, sync it to the disk, and close it; returns its size and SHA-256."""
     size, digest = 0, hashlib.sha256()
     try:
@@ -296,7 +318,8 @@ def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
             size += len(view)
             while view:
                 view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if synced:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return size, digest.hexdigest()
@@ -388,6 +411,12 @@ def upload_all(store: ArtifactStore, files: Mapping[str, Iterable[bytes]]) -> li
     if isinstance(store, FileStore):
         return store.upload_all(files)
     return [store.upload(path, data) for path, data in files.items()]
+
+
+def sync(store: ArtifactStore) -> None:
+    """Wait until what `upload_all` has stored is where a power cut leaves it. Raises StoreError."""
+    if isinstance(store, FileStore):
+        store.sync()
 
 
 def stored_checksums(store: ArtifactStore, paths: Sequence[str]) -> list[str]:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.artifacts.manifest import ManifestWriter
 from cloudtrain.core.errors import PermissionsError, StoreError
+from cloudtrain.stores import disk
 from cloudtrain.stores.file import PARTIAL, FileStore
 
 
@@ -92,7 +94,7 @@ def test_a_kill_at_any_call_leaves_each_file_of_a_batch_whole_or_absent(tmp_path
         store = FileStore((tmp_path / str(calls)).as_uri())
         store.upload("run/a/x", [b"old"])
         with pytest.MonkeyPatch.context() as patch:
-            disk = Disk(calls, patch)
+            calls_to = Disk(calls, patch)
             try:
                 stored = store.upload_all(files)
             except Killed:
@@ -105,9 +107,60 @@ def test_a_kill_at_any_call_leaves_each_file_of_a_batch_whole_or_absent(tmp_path
             break
         assert [each.path for each in store.upload_all(files)] == list(files)
     assert calls > 4 * len(files)
-    assert (len(held), disk.unsynced) == (len(files) - 1, set())
+    assert (len(held), calls_to.unsynced) == (len(files) - 1, set())
     assert [each.sha256 for each in stored] == [sha256(whole[path]).hexdigest() for path in files]
     assert list((store.root / PARTIAL).iterdir()) == []
+
+
+@pytest.mark.parametrize("syncfs", [True, False])
+def test_what_a_manifest_names_is_on_the_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncfs: bool
+) -> None:
+    """Also of many files, which are not synced one by one."""
+    unsynced, names, replace, fsync = set[int](), list[str](), os.replace, os.fsync
+
+    def named(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        unsynced.add(os.fstat(dst_dir_fd).st_ino)
+        replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        names.append(target)
+        if target == "manifest.json":
+            assert unsynced == {os.fstat(dst_dir_fd).st_ino}, "its own folder comes last"
+
+    def synced(opened: int) -> None:
+        unsynced.discard(os.fstat(opened).st_ino)
+        fsync(opened)
+
+    monkeypatch.setattr(disk, "SYNCFS_TELLS", syncfs)
+    monkeypatch.setattr(disk, "FEW", 2)
+    monkeypatch.setattr(disk, "syncfs", lambda opened: unsynced.clear())
+    monkeypatch.setattr(os, "replace", named)
+    monkeypatch.setattr(os, "fsync", synced)
+    store = FileStore((tmp_path / "new").as_uri())
+    writer = ManifestWriter(store, "run")
+    for number in range(4):
+        stored = store.upload_all({f"run/{folder}/{number}": [b"1"] for folder in "ab"})
+        assert bool(unsynced) == (syncfs and number > 0)
+        writer.add(writer.landed(each.path[4:], each) for each in stored)
+    writer.save()
+    assert (len(names), names[-1], unsynced) == (9, "manifest.json", set())
+
+
+def test_a_disk_that_failed_once_gets_no_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(opened: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(disk, "SYNCFS_TELLS", True)
+    monkeypatch.setattr(disk, "FEW", 0)
+    monkeypatch.setattr(disk, "syncfs", failing)
+    store = FileStore(tmp_path.as_uri())
+    writer = ManifestWriter(store, "run")
+    writer.add(writer.landed("a", each) for each in store.upload_all({"run/a": [b"1"]}))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="Input/output error"):
+            writer.save()
+    assert [found.path for found in store.list()] == ["run/a"]
 
 
 def test_a_file_of_a_batch_that_is_refused_is_named_and_leaves_nothing(tmp_path: Path) -> None:
