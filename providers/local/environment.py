@@ -378,10 +378,11 @@ def check_writable(folder: Path) -> Finding:
     return _finding("folder", good, text, PermissionsError, hint)
 
 
-def check_disk(folder: Path) -> Finding:
+def check_disk(folder: Path, trash: object = None) -> Finding:
+    """Check the disk; `trash`: what is being deleted there, if anything is."""
     free = shutil.disk_usage(_existing(folder)).free
     hint = "a TensorFlow environment takes about 2 GB: free some space"
-    text = f"{free / GB:.1f} GB free for {folder}"
+    text = f"{free / GB:.1f} GB free for {folder}" + (f"; {trash}" if trash else "")
     return _finding("disk", free >= LEAST_DISK, text, UsageError, hint)
 
 

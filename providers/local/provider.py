@@ -33,8 +33,8 @@ from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Finding, Journal
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
-from cloudtrain.providers.local import environment, processes
-from cloudtrain.providers.local.folders import NodeFolder, remove, staging, turn
+from cloudtrain.providers.local import environment, processes, trash
+from cloudtrain.providers.local.folders import NodeFolder, staging, turn
 from cloudtrain.providers.local.linux import resize_in_process
 from cloudtrain.providers.local.private_view import View
 from cloudtrain.providers.local.processes import ServerRequest
@@ -63,6 +63,7 @@ class LocalProvider(OwnMachines):
 
     def __init__(self, config: ClusterConfig, *, home: Path, cache: Path) -> None:
         self._root = home / "local"
+        self._trash = self._root / trash.NAME
         self._cache = cache
         self._own_cache = environment.own_cache(config, cache)
         self._digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
@@ -73,7 +74,7 @@ class LocalProvider(OwnMachines):
             environment.check_system(),
             environment.check_writable(self._root),
             environment.check_writable(self._cache),
-            environment.check_disk(self._root),
+            environment.check_disk(self._root, trash.empty(self._trash)),
             environment.check_memory(len(plan.nodes)),
             environment.check_loopback(self._places(plan)[0][0][0]),
         )
@@ -88,6 +89,7 @@ class LocalProvider(OwnMachines):
         if not (system := environment.check_system()).ok:
             raise UsageError(system.text, hint=system.hint)
         cluster = plan.config.name
+        trash.empty(self._trash)
         self._end_fork_server(cluster)
         before = {node.name: node for node in self.nodes(cluster)}
         running = {node.name for node in before.values() if node.state == "running"}
@@ -255,11 +257,13 @@ class LocalProvider(OwnMachines):
         names = {tag.split("/")[1] for tag in tags.values()}
         if self._root.is_dir():
             names |= {path.name for path in self._root.iterdir() if path.is_dir()}
+        names.discard(trash.NAME)
         whose = Owner(id=login(), name=login())
-        return PartialList(
+        held = [
             Holding(cluster=name, provider=self.name, nodes=self.nodes(name), owners=(whose,))
             for name in sorted(names)
-        )
+        ]
+        return PartialList.of_read([*held, trash.empty(self._trash)])
 
     def _orders(
         self, plan: Plan, identity: Identity, nodes: Sequence[NodePlan], before: Mapping[str, Node]
@@ -381,7 +385,7 @@ class LocalProvider(OwnMachines):
         for _ in range(3):
             left = processes.kill(matches)
             for folder in folders:
-                remove(folder)
+                trash.discard(folder, self._trash)
             left = left or processes.tags(matches)
             if not left and not any(folder.exists() for folder in folders):
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ import pytest
 from cloudtrain.core.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.core.events import Event, NodeRequested
 from cloudtrain.core.shell import Secret
-from cloudtrain.providers.local import processes
+from cloudtrain.providers.local import processes, trash
 from tests.support.fakes import eventually, facts_of, make_plan, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.processes import words
@@ -273,6 +274,44 @@ def test_many_files_are_deleted_with_their_folder_and_those_behind_a_link_are_no
     remove(tmp_path / "node")
     assert not (tmp_path / "node").exists()
     assert len(list((tmp_path / "theirs").iterdir())) == 3 * AT_ONCE
+
+
+def test_a_node_of_many_files_is_gone_before_they_are_deleted(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create()
+    run(cluster, "mkdir -p a/b && touch a/b/1 a/b/2 a/b/3 && chmod 0500 a/b")
+    monkeypatch.setattr(trash, "FEW", 2)
+    cluster.destroy()
+    local = cluster.home / "local"
+    assert not (local / cluster.name).exists()
+    eventually(lambda: list(local.iterdir()) == [])
+
+
+def test_a_deletion_that_was_killed_is_named_and_taken_up(cluster: LocalCluster) -> None:
+    left = cluster.home / "local" / trash.NAME / "e3b0c442"
+    left.mkdir(parents=True)
+    (left / "file").touch()
+    found = cluster.provider.sweep()
+    assert found == ()
+    assert list(map(str, found.foreign)) == [
+        f"{left.parent} still has files of 1 deleted node, which are being deleted"
+    ]
+    eventually(lambda: not left.parent.exists())
+    assert cluster.provider.sweep().not_asked == ()
+
+
+def test_what_cannot_be_moved_is_deleted_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "node" / "home").mkdir(parents=True)
+    monkeypatch.setattr(trash, "FEW", 0)
+    monkeypatch.setattr(Path, "mkdir", full)
+    trash.discard(tmp_path / "node", tmp_path / trash.NAME)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_survives_is_named(
