@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cloudtrain.identities.aws import moment
 from cloudtrain.stores.presign.s3 import MOST_PARTS, S3Presigner, part_length
 
 # ── Requests ─────────────────────────────────────────────────────────────────
@@ -53,3 +54,12 @@ def test_any_file_that_s3_takes_is_at_most_ten_thousand_parts(size: int) -> None
     length = part_length(size)
     assert 5 << 20 <= length <= 5 << 30
     assert -(-size // length) <= MOST_PARTS
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-27T10:00:01.250Z", "2026-11-27T10:00:01Z", "Fri, 27 Nov 2026 10:00:01 GMT"]
+)
+def test_a_moment_is_read_as_botocore_reads_it(text: str) -> None:
+    from botocore.utils import parse_timestamp
+
+    assert moment(text) == parse_timestamp(text)
