@@ -20,7 +20,8 @@ from cloudtrain.node import client, web
 
 IN_MEMORY = 1 << 20
 AT_ONCE = 64
-"""Files that are uploaded side by side: a small one waits for the store, not for this node."""
+"""Files that are uploaded side by side: a small one waits for the store, not for this node. What a
+store refuses as too much (S3: 3,500 PUTs a second) waits, and its thread with it."""
 PARTS = 16
 """Parts of large files that are uploaded side by side."""
 GIVE_UP = 2 * PARTS

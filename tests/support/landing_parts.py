@@ -113,8 +113,9 @@ def _feed(pipe: object, data: bytes | Iterable[bytes]) -> None:
     with pipe as stdin:  # type: ignore[attr-defined]
         try:
             for chunk in [data] if isinstance(data, bytes) else data:
-                stdin.write(chunk)
-                stdin.flush()
+                view = memoryview(chunk)
+                while view:  # a profiler interrupts it
+                    view = view[stdin.write(view) :]
         except (BrokenPipeError, ValueError):  # ended, or closed here
             pass
 

@@ -173,7 +173,9 @@ class S3Presigner:
         return str(found["ETag"]).strip('"') == f"{digest}-{len(tags)}"
 
     def _signed(self, action: str, expires_in: float, **arguments: Any) -> Secret:
-        """Sign only the method, host and query, as a node adds Content-MD5."""
+        """Sign only the method, host and query, as a node adds Content-MD5. Not a CRC: S3 refuses
+        `x-amz-` headers that are not signed, so its value would have to be known here
+        (https://github.com/aws/aws-sdk-go-v2/pull/2387)."""
         params, seconds = {"Bucket": self._bucket, **arguments}, _valid(expires_in)
         sign = self._signer().generate_presigned_url
         return Secret(sign(action, Params=params, ExpiresIn=seconds))
