@@ -19,6 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +29,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.latency import delayed  # noqa: E402
 from bench.stores import THREADS, place, rclone_s3, run  # noqa: E402
 from cloudtrain.artifacts.inventory import Stop  # noqa: E402
 from cloudtrain.core.model import ClusterConfig, DataSource, Node  # noqa: E402
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="stores by the start of their name: s3 gs az")
     parser.add_argument("--nodes", nargs="*", type=int, default=[1, 8])
     parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--latency", nargs="*", type=float, default=[0.0, 0.03], help="seconds")
     options = parser.parse_args()
     peers = f"{options.peers_env / 'bin'}:" if options.peers_env else ""
     found = {
@@ -87,29 +91,46 @@ def main() -> None:
         "",
         "Ours lists and signs, compares size, version and checksum of every file, and keeps a "
         "record. The SDKs' rows begin with the SDK imported. The servers share the cores with the "
-        "clients, and most of each row is theirs."
-        + (SEVERAL if max(options.nodes) > 1 else " One node."),
+        "clients, and most of each row is theirs. With latency, `bench/latency.py` is before the "
+        "server." + (SEVERAL if max(options.nodes) > 1 else " One node."),
         "",
     ]
     for kind, server in kinds.items():
-        if not options.only or kind.startswith(tuple(options.only)):
-            lines += table(kind, server, found, options)
+        for latency in options.latency:
+            if options.only and not kind.startswith(tuple(options.only)):
+                continue
+            lines += table(kind, server, found, options, latency)
             (Path(__file__).parent / "data.md").write_text("\n".join(lines))
     print("\n".join(lines))
 
 
 def table(
-    kind: str, server: Callable[[], Any], found: dict[str, str], options: argparse.Namespace
+    kind: str,
+    server: Callable[[], Any],
+    found: dict[str, str],
+    options: argparse.Namespace,
+    latency: float,
 ) -> list[str]:
     columns: dict[str, dict[str, list[float]]] = {}
-    with server() as store, patch.dict(os.environ, store.environment):
-        for title in options.sets:
-            prefix = f"{place(store)}/{title.split()[0].replace(',', '')}"
+    with server() as near, patch.dict(os.environ, near.environment):
+        prefixes = {
+            title: f"{place(near)}/{title.split()[0].replace(',', '')}" for title in options.sets
+        }
+        for title, prefix in prefixes.items():
             fill(prefix, *SETS[title])
-            for nodes in options.nodes:
-                name = title if nodes == 1 else f"{nodes} nodes, {title}"
-                columns[name] = column(store, prefix, found, nodes, SETS[title], options.runs)
-    lines = [f"## {kind}", "", f"| | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+        late = delayed(near, latency) if latency else nullcontext(near)
+        with late as store, patch.dict(os.environ, store.environment):
+            for title, prefix in prefixes.items():
+                for nodes in options.nodes:
+                    name = title if nodes == 1 else f"{nodes} nodes, {title}"
+                    columns[name] = column(store, prefix, found, nodes, SETS[title], options.runs)
+    more = f", with {latency * 1000:.0f} ms of latency" if latency else ""
+    lines = [
+        f"## {kind}{more}",
+        "",
+        f"| | {' | '.join(columns)} |",
+        "|---|" + "---|" * len(columns),
+    ]
     for row in dict.fromkeys(row for column in columns.values() for row in column):
         cells = []
         for times in columns.values():
@@ -172,7 +193,7 @@ def ours(uri: str, folders: Sequence[Path]) -> None:
     )
     store = open_source(config, "d")
     dataset = list_dataset(config, "d", store)
-    signer = DataSigner(config, dataset, store)
+    signer = DataSigner(dataset, store)
     side_by_side(lambda folder: to_node(dataset, signer, folder), folders)
 
 
@@ -188,10 +209,11 @@ def to_node(dataset: Dataset, signer: DataSigner, folder: Path) -> None:
         progress=lambda text: None,
         stop=Stop(),
     )
+    started = program("downloader")
     done = FolderTransport(folder).run(
         node,
-        program("downloader").command,
-        stdin=exchange.orders(),
+        started.command,
+        stdin=chain((started.source,), exchange.orders()),
         on_stdout=exchange.answers.hear,
         on_stderr=exchange.answers.overhear,
     )

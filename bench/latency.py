@@ -1,6 +1,6 @@
 """A TCP proxy that adds latency, as between a node and a store of its region or of another one.
 
-    python bench/latency.py PORT SERVER 0.030
+    python -m bench.latency PORT SERVER 0.030
 
 Listens on PORT and connects to SERVER. Each byte arrives half of the seconds later, in both
 directions, and a connection's first byte all of them later still: the time that connecting takes.
@@ -89,7 +89,9 @@ def delayed(store: stores.Store, seconds: float) -> Iterator[stores.Store]:
         for text in (*store.environment.values(), store.endpoint)
         for found in re.findall(r"127\.0\.0\.1:(\d+)", text)
     }
-    with stores.server([sys.executable, __file__, "PORT", server, str(seconds)]) as port:
+    with stores.server(
+        [sys.executable, "-m", "bench.latency", "PORT", server, str(seconds)]
+    ) as port:
 
         def there(text: str) -> str:
             return text.replace(f"127.0.0.1:{server}", f"127.0.0.1:{port}")

@@ -29,7 +29,8 @@ PHASES = {
     "land": "upload artifacts",
     "delete the node": "destroy on local",
 }
-ROWS = ("`down`", *PHASES, "`fetch`", "`fetch` again")
+COPY = "`cp -a` of the same files, and `sync`"
+ROWS = ("`down`", *PHASES, COPY, "`fetch`", "`fetch` again")
 
 
 def main() -> None:
@@ -84,6 +85,11 @@ class Cells:
 
 
 def _measure(cluster: Cluster, cells: Cells) -> None:
+    os.sync()
+    began = time.perf_counter()
+    subprocess.run(["cp", "-a", cluster.output, cluster.folder / "copied"], check=True)
+    os.sync()
+    cells.add(COPY, time.perf_counter() - began)
     for row, words in (
         ("`down`", ("down", cluster.name, "--yes")),
         ("`fetch`", ("fetch", cluster.name, "fetched")),
@@ -127,7 +133,7 @@ class Cluster:
         try:
             self.cloudtrain("up", str(self.file))
             self.cloudtrain("train", str(self.file))
-            (output,) = self.folder.glob("home/local/*/*/home/.cloudtrain/*/runs/*/*/work/output")
+            output = self.output
             for number in range(files):
                 below = output / f"{number % folders:03}"
                 below.mkdir(exist_ok=True)
@@ -137,6 +143,12 @@ class Cluster:
             assert found == files, f"{found} of {files} files were fetched"
         finally:
             self.cloudtrain("down", self.name, "--discard", "--yes")
+
+    @property
+    def output(self) -> Path:
+        place = "home/local/*/*/home/.cloudtrain/*/runs/*/*/work/output"
+        (found,) = self.folder.glob(place)
+        return found
 
     def cloudtrain(self, *words: str) -> tuple[float, float]:
         """Seconds and CPU seconds of one command."""

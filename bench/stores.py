@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -29,19 +30,23 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.latency import delayed  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from tests.standins import stores  # noqa: E402
 from tests.standins.stores import ACCOUNT, KEY, Store  # noqa: E402
 from tests.support.landing_parts import Cluster  # noqa: E402
 
 SETS = {
-    "1,000 × 100 kB": (1, 1000, 100_000),
     "1 × 512 MB": (1, 1, 1 << 29),
+    "1,000 × 100 kB": (1, 1000, 100_000),
+    "10,000 × 1 kB": (1, 10_000, 1000),
     "8 nodes, 125 × 100 kB each": (8, 125, 100_000),
     "8 nodes, 64 MB each": (8, 1, 1 << 26),
 }
 """Nodes, files of each, bytes of each file. The SDKs' rows are for one node: eight processes would
 measure their imports."""
+MANY = 1000
+"""Files beyond which what nodes do not send themselves is not measured."""
 THREADS = 16
 SDKS = ("boto3", "`transfer_manager", "`upload_blob")
 OURS = "**ours: the node stores them itself**"
@@ -91,23 +96,32 @@ def main() -> None:
         f"Made by `python bench/stores.py`: {os.cpu_count()} cores, Python "
         f"{platform.python_version()}, load average {load:.1f} at the start (other work on the "
         f"machine: ratios more than figures). Median of {options.runs} by turns (the best in "
-        "brackets), seconds, after one that is not counted; then the median as a multiple of ours.",
+        "brackets), seconds, after one that is not counted; then the median as a multiple of ours; "
+        "then CPU seconds of the client and its nodes + of the server, which no load changes.",
         "",
-        "Ours is a whole landing: it lists the node's files, computes SHA-256 and MD5 of each, has "
-        "the store compare the MD5, asks it afterwards what it holds, and writes the manifest. Of "
-        "the others none makes a manifest, and the SDKs' rows begin with the SDK imported. The "
-        "servers share the cores with the clients, and most of each row is theirs: moto computes a "
-        "CRC64 of a whole object at the end of a multipart upload that has no CRC of the client's, "
-        "which ours has not (2 to 5 s of 512 MB); rclone's server reads a large file again when it "
-        "is listed.",
+        "Ours is a whole landing: it lists the node's files, computes SHA-256 and MD5 of each, "
+        "has the store compare the MD5, asks it afterwards what it holds, and writes the "
+        "manifest. Of the others none makes a manifest, and the SDKs' rows begin with the SDK "
+        "imported. The servers share the cores with the clients, and most of each row is "
+        "theirs. MD5 stays on S3: of a presigned request every `x-amz-` header must be signed, "
+        "so a checksum in one would have to be known here before the node has read the file; "
+        "Content-MD5 need not be, and S3's imitations compare it, too. Moto computes a CRC64 of "
+        "a whole object at the end of a multipart upload that has no CRC of the client's, which "
+        "ours has not. Rclone's server reads a large file again when it is listed, and lists "
+        "another ETag than it gave, so that ours reads the file back: both are seconds of its "
+        "CPU for 512 MB, and neither is S3's.",
+        "",
+        "With latency, `bench/latency.py` is before the server: each byte arrives half of it "
+        "later, and a new connection costs all of it. Its own CPU is in the server's.",
         "",
     ]
     with tempfile.TemporaryDirectory() as name:
         for kind, server in kinds.items():
             if options.only and not kind.startswith(tuple(options.only)):
                 continue
-            lines += table(kind, server, found, Path(name), options.runs)
-            (Path(__file__).parent / "stores.md").write_text("\n".join(lines))
+            for latency in options.latency:
+                lines += table(kind, server, found, Path(name), options, latency)
+                options.output.write_text("\n".join(lines))
     print("\n".join(lines))
 
 
@@ -116,22 +130,41 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--peers-env", type=Path, help="an environment with requirements.txt")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="stores by the start of their name: s3 gs az")
+    parser.add_argument("--sets", nargs="*", default=list(SETS)[:3], choices=list(SETS))
+    parser.add_argument("--latency", nargs="*", type=float, default=[0.0, 0.03], help="seconds")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "stores.md")
     return parser.parse_args()
 
 
 def table(
-    kind: str, server: Callable[[], Any], found: dict[str, str], folder: Path, runs: int
+    kind: str,
+    server: Callable[[], Any],
+    found: dict[str, str],
+    folder: Path,
+    options: argparse.Namespace,
+    latency: float,
 ) -> list[str]:
-    columns = [column(server, found, folder, runs, *size) for size in SETS.values()]
-    lines = [f"## {kind}", "", f"| | {' | '.join(SETS)} |", "|---|" + "---|" * len(SETS)]
+    @contextmanager
+    def late() -> Iterator[Store]:
+        with server() as store, delayed(store, latency) as there:
+            yield there
+
+    near, sets = late if latency else server, options.sets
+    columns = [column(near, found, folder, options.runs, *SETS[name]) for name in sets]
+    more = f", with {latency * 1000:.0f} ms of latency" if latency else ""
+    lines = [f"## {kind}{more}", "", f"| | {' | '.join(sets)} |", "|---|" + "---|" * len(sets)]
     for row in dict.fromkeys(row for column in columns for row in column):
         cells = []
         for column_ in columns:
-            times, ours = column_.get(row), statistics.median(column_[OURS])
-            middle = statistics.median(times) if times else 0.0
-            cells.append(
-                f"{middle:.2f} ({min(times):.2f}) · {middle / ours:.2f} ×" if times else "–"
-            )
+            took = column_.get(row)
+            if took is None:
+                cells.append("–")
+                continue
+            times, own, theirs = zip(*took, strict=True)
+            middle = statistics.median(times)
+            ratio = middle / statistics.median(each[0] for each in column_[OURS])
+            cpu = f"{statistics.median(own):.1f} + {statistics.median(theirs):.1f}"
+            cells.append(f"{middle:.2f} ({min(times):.2f}) · {ratio:.2f} × · {cpu}")
         lines.append(f"| {row} | {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -144,9 +177,10 @@ def column(
     nodes: int,
     count: int,
     size: int,
-) -> dict[str, list[float]]:
-    """Each round has a server of its own: what earlier ones stored fills no memory."""
-    times: dict[str, list[float]] = {}
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Seconds and CPU seconds of clients and server of each row. Each round has a server of its
+    own: what earlier ones stored fills no memory."""
+    times: dict[str, list[tuple[float, float, float]]] = {}
     cluster = Cluster(folder / f"{nodes}-{count}", workers=nodes - 1)
     sources = [cluster.work(name) / "output" for name in cluster.nodes]
     for source in sources:
@@ -154,20 +188,39 @@ def column(
             fill(source, count, size)
     for number in range(runs):
         with server() as store, patch.dict(os.environ, store.environment):
-            rows = {**ours(cluster, store), **others(store, found, sources)}
+            servers = children()
+            rows = {**ours(cluster, store, count), **others(store, found, sources)}
             order = list(rows.items())
             order = order[number % len(order) :] + order[: number % len(order)]
             order[-1][1](f"warm-{number}")  # a server's first files cost it more than others
             for row, work in order:
                 prefix = f"r{number}-{abs(hash(row)) % 10**6}"
-                began = time.perf_counter()
+                before = time.perf_counter(), own_cpu(), cpu_of(servers)
                 work(prefix)
-                took = time.perf_counter() - began
+                after = time.perf_counter(), own_cpu(), cpu_of(servers)
                 held = [a for a in whole(store, prefix) if "output" in a or "ours" not in row]
                 assert len(held) >= nodes * count, (row, len(held))
-                times.setdefault(row, []).append(took)
-                print(f"{row}: {took:.2f}", file=sys.stderr)
+                took, own, theirs = (b - a for a, b in zip(before, after, strict=True))
+                times.setdefault(row, []).append((took, own, theirs))
+                print(f"{row}: {took:.2f} {own:.1f} + {theirs:.1f}", file=sys.stderr)
     return times
+
+
+def children() -> list[int]:
+    """Processes that this one has started: servers, before a row begins."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def cpu_of(pids: list[int]) -> float:
+    fields = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def own_cpu() -> float:
+    """Of this process and of those that it has waited for."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, whose))
 
 
 def fill(folder: Path, count: int, size: int) -> None:
@@ -189,7 +242,7 @@ def whole(store: Store, prefix: str) -> list[str]:
     return [found.path for found in open_store(f"{place(store)}/{prefix}").list()]
 
 
-def ours(cluster: Cluster, store: Store) -> dict[str, Work]:
+def ours(cluster: Cluster, store: Store, count: int) -> dict[str, Work]:
     def landing(prefix: str, direct: bool) -> None:
         there = open_store(f"{place(store)}/{prefix}")
         if not direct:
@@ -198,10 +251,10 @@ def ours(cluster: Cluster, store: Store) -> dict[str, Work]:
         cluster.land(store=there)
         assert cluster.console.said == [], cluster.console.said
 
-    return {
-        OURS: lambda prefix: landing(prefix, True),
-        "ours: through this machine": lambda prefix: landing(prefix, False),
-    }
+    rows: dict[str, Work] = {OURS: lambda prefix: landing(prefix, True)}
+    if count <= MANY:
+        rows["ours: through this machine"] = lambda prefix: landing(prefix, False)
+    return rows
 
 
 def others(store: Store, found: dict[str, str], sources: list[Path]) -> dict[str, Work]:
