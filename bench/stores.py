@@ -89,14 +89,13 @@ def main() -> None:
     if "rclone" in found:
         rclone = found["rclone"]
         kinds["s3://, rclone's server (Go)"] = lambda: rclone_s3(rclone)
-    load = os.getloadavg()[0]
     lines = [
         "# Landing in object stores beside other ways to get there",
         "",
         f"Made by `python bench/stores.py`: {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, load average {load:.1f} at the start (other work on the "
-        f"machine: ratios more than figures). Median of {options.runs} by turns (the best in "
-        "brackets), seconds, after one that is not counted; then the median as a multiple of ours; "
+        f"{platform.python_version()}; each table has the load average at its start (other work "
+        f"on the machine: ratios more than figures). Median of {options.runs} by turns (the best "
+        "in brackets), seconds, after one not counted; then the median as a multiple of ours; "
         "then CPU seconds of the client and its nodes + of the server, which no load changes.",
         "",
         "Ours is a whole landing: it lists the node's files, computes SHA-256 and MD5 of each, "
@@ -115,14 +114,23 @@ def main() -> None:
         "later, and a new connection costs all of it. Its own CPU is in the server's.",
         "",
     ]
+    known = earlier(options.output)
     with tempfile.TemporaryDirectory() as name:
         for kind, server in kinds.items():
             if options.only and not kind.startswith(tuple(options.only)):
                 continue
             for latency in options.latency:
-                lines += table(kind, server, found, Path(name), options, latency)
-                options.output.write_text("\n".join(lines))
-    print("\n".join(lines))
+                title, *rest = table(kind, server, found, Path(name), options, latency)
+                known[title] = "\n".join([title, *rest])
+                options.output.write_text("\n".join([*lines, *known.values()]))
+    print("\n".join([*lines, *known.values()]))
+
+
+def earlier(output: Path) -> dict[str, str]:
+    """Tables of earlier runs by their titles: one run need not make all."""
+    text = output.read_text() if output.exists() else ""
+    parts = [f"## {part}" for part in text.split("\n## ")[1:]]
+    return {part.partition("\n")[0]: part for part in parts}
 
 
 def asked() -> argparse.Namespace:
@@ -149,10 +157,11 @@ def table(
         with server() as store, delayed(store, latency) as there:
             yield there
 
-    near, sets = late if latency else server, options.sets
+    near, sets, load = late if latency else server, options.sets, os.getloadavg()[0]
     columns = [column(near, found, folder, options.runs, *SETS[name]) for name in sets]
     more = f", with {latency * 1000:.0f} ms of latency" if latency else ""
-    lines = [f"## {kind}{more}", "", f"| | {' | '.join(sets)} |", "|---|" + "---|" * len(sets)]
+    lines = [f"## {kind}{more}: {', '.join(sets)}", "", f"Load average {load:.1f}.", ""]
+    lines += [f"| | {' | '.join(sets)} |", "|---|" + "---|" * len(sets)]
     for row in dict.fromkeys(row for column in columns for row in column):
         cells = []
         for column_ in columns:
