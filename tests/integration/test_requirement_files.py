@@ -30,6 +30,7 @@ def wheels(tmp_path: Path) -> Path:
     for name, version in (("extra", "1.0"), ("extra", "2.0"), ("more", "1.0")):
         wheel(folder, name, version)
     wheel(folder, "tensorflow_cpu", "2.21.0", "deep<2")
+    wheel(folder, "tf_keras", "2.21.0")
     for version in ("1.0", "2.0"):
         wheel(folder, "deep", version)
     for line in tensorflow_releases.tensorflow("2.21", "cpu")[1:]:

@@ -152,6 +152,7 @@ def environment_of(one: Node) -> str:
 def wheels(folder: Path) -> None:
     """A TensorFlow that installs in a moment, of three packages."""
     wheel(folder, "tensorflow_cpu", "2.21.0", "one")
+    wheel(folder, "tf_keras", "2.21.0")
     wheel(folder, "tensorboard", "2.21.0")
     wheel(folder, "one", "1.0", "two")
     wheel(folder, "two")
