@@ -70,7 +70,7 @@ def finish_run(
         return finish_run(session, run, failed_by=failed_by, restarts=restarts)
     save_run(session, final)
     session.records.journal(RunEnded(run=run.id, state=final.state, exit_code=final.exit_code))
-    why = "" if final.state == "succeeded" else (failed_by or failure(final)).message
+    why = (failed_by or failure(final)).message if final.state == "failed" else ""
     notify.run_ended(session.records, session.config, final, why, session.console)
     if final.state == "failed" and failed_by is None:
         raise failure(final)

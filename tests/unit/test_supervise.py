@@ -12,7 +12,7 @@ from cloudtrain.core.errors import CloudError, CloudtrainError, NodeUnreachable,
 from cloudtrain.core.model import Train
 from cloudtrain.core.retry import CLOCK
 from cloudtrain.core.run_record import Run, RunAttempt, Task
-from cloudtrain.runs import supervise
+from cloudtrain.runs import finish, supervise
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
@@ -108,3 +108,19 @@ def test_a_cloud_that_cannot_be_asked_does_not_hide_the_error(
     monkeypatch.setattr(session.provider, "nodes", nodes)
     with pytest.raises(NodeUnreachable):
         supervise.run_attempt(session, RUN)
+
+
+def test_a_run_that_is_stopped_before_its_first_attempt_ends_as_stopped(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no cause, and its end raised IndexError."""
+    new = replace(RUN, attempts=())
+    session.records.save_run(new)
+    session.records.ask_stop(RUN.id)
+    monkeypatch.setattr(finish, "land_and_record", lambda _, run: run)
+    told = list[tuple[str, str]]()
+    monkeypatch.setattr(
+        finish.notify, "run_ended", lambda *given: told.append((given[2].state, given[3]))
+    )
+    assert supervise.supervise_run(session, new).state == "stopped"
+    assert told == [("stopped", "")]
