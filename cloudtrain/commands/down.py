@@ -34,7 +34,7 @@ from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
 from cloudtrain.core.retry import CLOCK, IDLE_DOWN, OUTAGE, Clock, Retry
-from cloudtrain.runs import idle
+from cloudtrain.runs import idle, notify
 from cloudtrain.runs.find_run import ingest_before_down
 from cloudtrain.runs.idle import ensure_idle_process, recorded_budget
 from cloudtrain.runs.landing_steps import cluster_seen, end_lost_run, land_everything
@@ -346,3 +346,4 @@ def _go_down_if_spent(handle: Handle, console: Console, clock: Clock) -> None:
     if found is not None and found.is_spent(now):
         console.warn(f"limits.budget: {found} are spent: taking {handle.config.name} down")
         destroy_at_last(handle, console=console, clock=clock)
+        notify.cluster_ended(handle.records, handle.config, "budget", notify.SPENT, console)

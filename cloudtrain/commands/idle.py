@@ -95,7 +95,7 @@ def finish(
             return
         why = f"was idle for {limit or 0:.0f} s (limits.idle)"
         if spent:
-            why = "has spent its budget (limits.budget)"
+            why = notify.SPENT
         elif ordered:
             why = "is to go down, which a command could not do"
         console.say(f"{records.name} {why}: taking it down")

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from cloudtrain.state import Records
 
 Kind = Literal["end", "failed", "budget", "idle"]
 LOG = "notices.log"
+SPENT = "has spent its budget (limits.budget)"
 
 
 def run_ended(records: Records, config: ClusterConfig, run: Run, text: str, to: Console) -> None:
@@ -93,13 +95,17 @@ def _send(log: Path, order: str) -> None:
 
 
 _FORMS: tuple[tuple[str, Callable[[str], dict[str, Any]]], ...] = (
-    (r"hooks\.slack(-gov)?\.com", lambda text: {"text": text}),
+    (r"hooks\.slack(-gov)?\.com", lambda text: {"text": escape(text, quote=False)}),
     (r".+\.(logic\.azure\.com|webhook\.office\.com|powerplatform\.com)", lambda text: _card(text)),
-    (r"(.+\.)?discord(app)?\.com", lambda text: {"content": text[:2000]}),
+    (
+        r"(.+\.)?discord(app)?\.com",
+        lambda text: {"content": text[:2000], "allowed_mentions": {"parse": []}},
+    ),
 )
-"""Services that read a form of their own. Teams: MicrosoftDocs/msteams-docs, how-to/add-incoming-
-webhook.md; Slack: docs.slack.dev, incoming webhooks; Discord: docs.discord.com, resources/webhook;
-read 2026-11-27, and none was asked."""
+"""Services that read a form of their own, in which no word of a log calls people (`@everyone`).
+Teams: MicrosoftDocs/msteams-docs, how-to/add-incoming-webhook.md; Slack: docs.slack.dev, incoming
+webhooks, formatting; Discord: docs.discord.com, resources/webhook; read 2026-11-27, and none was
+asked."""
 
 
 def message(url: str, given: Mapping[str, Any]) -> tuple[dict[str, str], str]:

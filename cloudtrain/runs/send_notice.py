@@ -5,6 +5,7 @@ Its order comes on stdin, so that the URL, a secret, is in no process list: `{"u
 standard library alone, as what starts it may end at any moment.
 """
 
+import http.client
 import json
 import os
 import subprocess
@@ -16,6 +17,8 @@ import urllib.request
 PAUSES = (2.0, 8.0, 30.0, 120.0, 600.0)
 """Seconds before each further try."""
 TIMEOUT = 20.0
+AGENT = {"User-Agent": "cloudtrain"}
+"""Discord answers 403 to urllib's own: https://github.com/discord/discord-api-docs/issues/4908"""
 COMMAND_TIMEOUT = 300.0
 
 
@@ -28,13 +31,13 @@ class Unredirected(urllib.request.HTTPRedirectHandler):
 
 def post(url: str, body: bytes, headers: "dict[str, str]") -> "tuple[str, bool]":
     """What is wrong, empty if nothing, and whether another try may help."""
-    request = urllib.request.Request(url, data=body, headers=headers, method="POST")
+    request = urllib.request.Request(url, data=body, headers={**AGENT, **headers}, method="POST")
     try:
         with urllib.request.build_opener(Unredirected).open(request, timeout=TIMEOUT):
             return "", False
     except urllib.error.HTTPError as error:
         return f"HTTP {error.code}", error.code in (408, 425, 429) or error.code >= 500
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or type(error).__name__
         return str(reason), True
 

@@ -40,6 +40,7 @@ class Service:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 service.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                assert "urllib" not in self.headers["User-Agent"]  # Discord refuses it
                 self.send_response(service.codes[0])
                 if service.codes[1:]:
                     del service.codes[0]
@@ -146,6 +147,13 @@ def test_nothing_is_sent_or_recorded_where_nobody_is_named(records: Records) -> 
 # ── the process that sends ───────────────────────────────────────────────────
 
 
+def send(monkeypatch: pytest.MonkeyPatch, url: str, pauses: list[float]) -> None:
+    monkeypatch.setattr(send_notice.time, "sleep", pauses.append)
+    order = {"what": "w", "url": url, "headers": {}, "body": "{}", "command": []}
+    monkeypatch.setattr(send_notice.json, "load", lambda _: {**order, "folder": "/", "given": ""})
+    send_notice.main()
+
+
 @pytest.mark.parametrize(
     ("codes", "asked", "last"),
     [
@@ -163,16 +171,21 @@ def test_what_may_help_is_tried_again_and_no_redirect_is_followed(
     last: str,
 ) -> None:
     service, pauses = Service(*codes), list[float]()
-    monkeypatch.setattr(send_notice.time, "sleep", pauses.append)
-    order = {"what": "w", "url": service.url, "headers": {}, "body": "{}", "command": []}
-    monkeypatch.setattr(send_notice.json, "load", lambda _: {**order, "folder": "/", "given": ""})
-    send_notice.main()
+    send(monkeypatch, service.url, pauses)
     service.server.shutdown()
     assert len(service.got) == asked
     assert pauses == list(send_notice.PAUSES)[: asked - 1]
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == f"w: {last}"
     assert service.url not in "".join(said)
+
+
+def test_a_url_that_cannot_be_asked_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """http.client names it in an InvalidURL, which is neither OSError nor ValueError."""
+    send(monkeypatch, "http://127.0.0.1:9/?sig=secret x", [])
+    assert set(capsys.readouterr().out.splitlines()) == {"w: InvalidURL"}
 
 
 @pytest.mark.parametrize(
@@ -185,10 +198,14 @@ def test_what_may_help_is_tried_again_and_no_redirect_is_followed(
     ],
 )
 def test_each_service_gets_the_form_that_it_reads(url: str, key: str) -> None:
-    headers, body = notify.message(url, {"text": "t", "cluster": "c", "event": "end"})
+    given = {"text": "<!channel> @everyone", "cluster": "c", "event": "end"}
+    headers, body = notify.message(url, given)
     assert headers == {"Content-Type": "application/json"}
     assert key in json.loads(body)
-    assert len(json.loads(body)) == (1 if key in ("text", "content") else len(json.loads(body)))
+    if key == "text":
+        assert json.loads(body) == {"text": "&lt;!channel&gt; @everyone"}
+    if key == "content":
+        assert json.loads(body)["allowed_mentions"] == {"parse": []}
 
 
 def test_ntfy_gets_a_title_and_plain_text() -> None:

@@ -56,6 +56,7 @@ from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Limits, Node, NodeGr
 from cloudtrain.core.retry import Clock
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.money.budget import budget_state, landing_time
+from cloudtrain.runs import notify
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.idle import is_watched
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
@@ -478,6 +479,8 @@ def test_a_command_whose_run_has_spent_the_budget_takes_the_cluster_down(
 ) -> None:
     down: list[str] = []
     monkeypatch.setattr(down_command, "destroy_at_last", lambda handle, **_: down.append("down"))
+    told: list[str] = []
+    monkeypatch.setattr(notify, "cluster_ended", lambda *given: told.append(given[2]))
     handle = SimpleNamespace(records=world.records, config=SimpleNamespace(name="mnist"))
     clock = Clock(now=lambda: world.begun + hours * HOUR)
 
@@ -489,6 +492,7 @@ def test_a_command_whose_run_has_spent_the_budget_takes_the_cluster_down(
     with spending():
         pass
     assert down == (["down"] * 2 if hours > 2 else [])
+    assert told == ["budget"] * len(down)
     assert is_spent(world.records, clock) is (hours > 2)
     with pytest.raises(NotLanded), spending():
         raise NotLanded("the bucket is gone")
