@@ -20,7 +20,7 @@ def as_requirements(name: str, text: str) -> str | None:
     of a form that is not known."""
     try:
         return {PROJECT: _of_project, UV: _of_uv, RUN: _of_run}[name](text)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         return None
 
 
@@ -64,7 +64,11 @@ def _of_uv(text: str) -> str | None:
     return "".join(f"{line}\n" for line in lines)
 
 
-_SAFE = re.compile(r"[\w.-]+(==[\w.+!-]+| @ (git\+|hg\+)?(https|http|ssh)://[^\s@;]+(@\w+)?)")
+_SAFE = re.compile(
+    r"\w[\w.-]*(==[\w.+!-]+"
+    r"| @ (git\+|hg\+)?(https|http|ssh)://[^\s@;#]+(@\w+)?(#subdirectory=[\w./-]+)?)",
+    re.ASCII,
+)
 
 
 def _of_run(text: str) -> str | None:

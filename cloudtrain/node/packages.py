@@ -26,7 +26,22 @@ def origin(folder: str) -> "str | None":
     url, vcs = str(told.get("url", "")), told.get("vcs_info") or {}
     if not url.startswith(("https://", "http://", "ssh://")) or "@" in url.split("/")[2]:
         return ""  # also one with a user or password
-    return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs.get("commit_id") else url
+    if "?" in url:
+        return ""  # a permission, such as a presigned URL's
+    inside = "#subdirectory=" + told["subdirectory"] if told.get("subdirectory") else ""
+    plain = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs.get("commit_id") else url
+    return plain + inside
+
+
+def is_other_name(name: str, folder: str) -> bool:
+    """True for a record under which a layer has another TensorFlow (layer.name_tensorflow)."""
+    if not name.startswith("tensorflow"):
+        return False
+    try:
+        with open(folder + "/INSTALLER") as file:
+            return file.read() == "cloudtrain\n"
+    except OSError:
+        return False
 
 
 def installed(path: "list[str]") -> "list[str]":
@@ -42,7 +57,7 @@ def installed(path: "list[str]") -> "list[str]":
             if parts is None:
                 continue
             name = re.sub(r"[-_.]+", "-", parts.group("name")).lower()
-            if name not in found:
+            if name not in found and not is_other_name(name, place + "/" + entry):
                 url = origin(place + "/" + entry)
                 line = name + ("==" + parts.group("version") if url is None else " @ " + url)
                 found[name] = line if url != "" else ""
