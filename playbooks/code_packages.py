@@ -116,8 +116,9 @@ def _folder(config: ClusterConfig, node: Node, code: str) -> str | None:
 _RECIPE = 1
 """Version of the script below."""
 
-# A layer of the requirements is named by their text, so that a change of the code alone installs
-# none of them again; the one on top, with `setup.install`, belongs to one digest of the code.
+# A layer of the requirements is named by their text and the index, so that a change of the code
+# alone installs none of them again; the one on top, with `setup.install`, belongs to one digest of
+# the code.
 _INSTALL = (
     installer.PIP
     + installer.UV
@@ -171,6 +172,7 @@ if [ -n "$requirements" ]; then
         exit 1
     fi
     key=$(program "$reader" "$code/$requirements" "$bounds" "$digest" "$packages/read")
+    [ -z "$index" ] || key=$key-$(echo "$index" | cksum | cut -d " " -f 1)
     below=$packages/requirements-$key
     if [ ! -e "$below/.complete" ] || [ "$(cat "$below/.below")" != "$shared" ]; then
         rm -rf "$below"

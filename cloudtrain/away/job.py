@@ -127,7 +127,7 @@ def config_for_desk(config: ClusterConfig, code: Code, internal: str) -> Cluster
     `internal`: its address for machines of its network."""
     main = requirements.delivered(config, ()).main
     setup = replace(config.setup, requirements=main) if main else config.setup
-    token = config.code.token if code.git is None else None
+    token = config.git_secret if code.git is None else None
     return replace(
         config,
         project=_project(config.provider, config.project),

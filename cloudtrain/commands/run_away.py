@@ -148,12 +148,12 @@ def settled(
 
 def secrets_of(config: ClusterConfig) -> dict[str, Secret]:
     """Values of the tasks' secrets by the names of their variables. The token of the code's
-    repository stays here, as this machine fetches the code."""
+    repository stays here, as this machine fetches the code, unless something else needs it."""
     found = read_secrets(config)
     return {
         variable: found[name]
         for name, variable in config.secrets.items()
-        if name != config.code.token
+        if name != config.git_secret
     }
 
 

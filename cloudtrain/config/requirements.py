@@ -123,20 +123,23 @@ def delivered(config: ClusterConfig, left_out: Collection[str]) -> Delivered:
     if all(file.path.is_relative_to(_top(config)) for file in found):
         folders = [_top(config)]
     top = os.path.commonpath(folders)
-    texts = {}
+    texts: dict[str, str] = {}
     for file in found:  # the paths of other files are relative to its own folder
         text = file.without(left_out)
         for other in filter(None, (other_file(line.text) for line in file.lines)):
             if Path(other[1]).is_absolute():
                 text = text.replace(other[1], os.path.relpath(other[1], file.path.parent))
-        texts[os.path.relpath(file.path, top)] = text
+        name = os.path.relpath(file.path, top)
+        if not texts and file.path.name in project_files.FORMS:
+            name += ".txt"  # uv, and a controller, would read it as what its name says
+        texts[name] = text
     every = [line.text for file in found for line in file.lines]
     apart = ""
     if any(re.search(r"\s--hash[=\s]|^--require-hashes\b", line) for line in every):
         apart = "hashes"
     elif any(re.match(r"(-i\b|--index-url\b|--pypi-url\b|--no-index\b)", line) for line in every):
         apart = "index"
-    return Delivered(os.path.relpath(found[0].path, top), tuple(texts.items()), apart)
+    return Delivered(next(iter(texts)), tuple(texts.items()), apart)
 
 
 def _top(config: ClusterConfig) -> str:

@@ -352,9 +352,17 @@ class ClusterConfig:
     @property
     def own_secrets(self) -> frozenset[str | None]:
         """Names under `secrets:` that are for cloudtrain itself, and for no task."""
+        return (self._secrets_beside_git | {self.code.token}) - {None}
+
+    @property
+    def git_secret(self) -> str | None:
+        """The entry under `secrets:` that git alone needs, if any: not where the code is there."""
+        return None if self.code.token in self._secrets_beside_git else self.code.token
+
+    @property
+    def _secrets_beside_git(self) -> frozenset[str | None]:
         told = self.notify
-        own = {self.code.token, self.setup.index_password}
-        return frozenset(own | {told.end, told.failed, told.budget, told.idle}) - {None}
+        return frozenset({self.setup.index_password, told.end, told.failed, told.budget, told.idle})
 
     def disk_key_in(self, region: str) -> str | None:
         """The key for disks in a region."""

@@ -91,7 +91,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
 
 def test_what_the_own_index_has_comes_from_it_alone(machine: Machine) -> None:
-    found = machine.ready(machine.wanted(packages=("extra", "other")))
+    project = machine.folder / "pyproject.toml"
+    project.write_text('[project]\nname = "x"\ndependencies = ["other"]\n')
+    found = machine.ready(machine.wanted(packages=("extra",), requirements=project.name))
     assert {"extra-2.0", "other-1.0"} <= found
     kept = [path for path in machine.folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
@@ -105,6 +107,12 @@ def test_what_the_code_requires_comes_from_it_too(machine: Machine) -> None:
     wanted = machine.wanted(requirements="code:needs.txt")
     machine.ready(wanted)
     assert {"extra-1.0", "other-1.0"} <= machine.ready(wanted, "0" * 16)
+    (code / "needs.txt").write_text("extra\n")
+    (code.parent / ("2" * 16)).symlink_to(code)
+    without = machine.wanted(requirements="code:needs.txt", index=None, index_password=None)
+    machine.ready(without)
+    assert "extra-9.0" in machine.ready(without, "2" * 16)
+    assert "extra-2.0" in machine.ready(wanted, "2" * 16)  # nothing of before has it
     (code / "needs.txt").write_text(f"extra==1.0 --hash=sha256:{sha256().hexdigest()}\n")
     (code.parent / ("1" * 16)).symlink_to(code)
     with pytest.raises(StepFailed, match=r"`setup\.index` requires uv"):

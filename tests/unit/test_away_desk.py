@@ -265,6 +265,10 @@ def test_secrets_are_named_by_their_variables_and_the_token_of_git_stays(
     found = away_command.secrets_of(config(code=Code(git="https://x/y.git", token="GIT")))
     assert {name: value.reveal() for name, value in found.items()} == {"MY_KEY": "k"}
     assert isinstance(found["MY_KEY"], Secret)
+    index = Setup(index="https://x/simple", index_password="GIT")
+    shared = config(code=Code(git="https://x/y.git", token="GIT"), setup=index)
+    assert set(away_command.secrets_of(shared)) == {"MY_KEY", "GIT_TOKEN"}
+    assert config_for_desk(shared, Code(path="~/code"), "").secrets == shared.secrets
 
 
 def test_only_addresses_of_services_are_taken_from_this_machines_environment() -> None:

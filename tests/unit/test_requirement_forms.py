@@ -169,8 +169,9 @@ def test_the_dependencies_of_a_pyproject_are_read_with_their_lines(tmp_path: Pat
     assert problem.startswith("pyproject.toml:6: setup.requirements: `a b` has several")
     made = config(tensorflow="2.21", requirements="pyproject.toml", source=str(tmp_path / "m.yaml"))
     assert requirements.lines(made)[:2] == ("six>=1", "tensorflow==2.15")
-    given = dict(requirements.delivered(made, {"tensorflow"}).texts)["pyproject.toml"]
-    assert given.splitlines()[3:5] == ["six>=1", "#"]
+    given = requirements.delivered(made, {"tensorflow"})
+    assert given.main == "pyproject.toml.txt"
+    assert dict(given.texts)[given.main].splitlines()[3:5] == ["six>=1", "#"]
 
 
 LOCK = """\
@@ -252,15 +253,22 @@ def record(*environments: list[str]) -> str:
 
 
 def test_the_record_of_a_run_names_the_packages_that_all_of_it_had(tmp_path: Path) -> None:
-    both = ["numpy==1.26.4", "torch==2.0.0+cu118", "mine @ git+https://e.org/a@abc", "pip==25"]
-    hostile = ["six==1\n--index-url https://evil", "-r x", "a @ file:///etc", "x==1 ; y"]
-    text = record([*both, *hostile, "nvidia-cudnn-cu12==9", "a==1"], [*both, *hostile, "a==2"])
+    both = [
+        "numpy==1.26.4",
+        "torch==2.0.0+cu118",
+        "mine @ git+https://e.org/a@abc#subdirectory=b/c",
+    ]
+    hostile = ["six==1\n--index-url https://evil", "-r x", "-e==.", "a @ file:///etc", "x==1 ; y"]
+    every = [*both, *hostile, "pip==25"]
+    text = record([*every, "nvidia-cudnn-cu12==9", "a==1"], [*every, "a==2"])
     assert said(tmp_path, text, "run.json") == []
     made = config(requirements="run.json", source=str(tmp_path / "m.yaml"))
     assert list(requirements.lines(made)) == [both[2], both[0], both[1]]
 
 
-@pytest.mark.parametrize("text", [record(), record([]), "{}", "[]", "{", '{"environments": 3}'])
+@pytest.mark.parametrize(
+    "text", [record(), record([]), "{}", "[]", "{", "[" * 9999, '{"environments": 3}']
+)
 def test_a_record_without_packages_is_refused(tmp_path: Path, text: str) -> None:
     (problem,) = said(tmp_path, text, "run.json")
     assert "run.json:1: setup.requirements: records no packages" in problem
