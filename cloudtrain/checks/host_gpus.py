@@ -95,8 +95,8 @@ def judged(facts: Facts, planned: Accelerator | None, version: str | None) -> To
         hint = next(hints, "run `nvidia-smi` on the machine")
         yield "driver", facts["problem"], hint, False
         return
-    listed = facts["gpus"]
-    yield from driver(facts, planned, version)
+    listed = used(facts["gpus"], version)
+    yield from driver(listed[0], facts["cuda"], planned, version)
     yield from number(listed, planned)
     yield from modules(facts["modules"])
     yield from fabric(listed)
@@ -112,13 +112,30 @@ def judged(facts: Facts, planned: Accelerator | None, version: str | None) -> To
     yield from proof(facts["proof"])
 
 
-def driver(facts: Facts, planned: Accelerator | None, version: str | None) -> Told:
-    """Whether it can compile the release's code for these GPUs, and runs its CUDA."""
-    gpu = facts["gpus"][0]
-    has, knows = gpu["driver_version"], facts["cuda"]
+def used(listed: Sequence[Mapping[str, str]], version: str | None) -> Sequence[Mapping[str, str]]:
+    """The GPUs that TensorFlow uses: it leaves out a display's old one beside others (its
+    gpu_device.cc, "The minimum required Cuda capability"). All if it uses none."""
+
+    def is_left_out(gpu: Mapping[str, str]) -> bool:
+        row = gpus.gpu(kind_of(gpu) or "")
+        if row is None or version is None or row.capability >= gpus.FIRST_WITHOUT:
+            return False
+        return gpus.fit(row.kind, version) == "none"
+
+    return [gpu for gpu in listed if not is_left_out(gpu)] or listed
+
+
+def driver(
+    gpu: Mapping[str, str],
+    knows: Sequence[int] | None,
+    planned: Accelerator | None,
+    version: str | None,
+) -> Told:
+    """Whether it can compile the release's code for this GPU, and runs its CUDA."""
+    has = gpu["driver_version"]
     text = has + (f", CUDA {'.'.join(map(str, knows))}" if knows else "")
     kind = kind_of(gpu) or (planned.kind if planned else None)
-    if version is None or kind is None:
+    if version is None or kind is None or not cuda.parts(has):
         yield "driver", text, None, True
         return
     if gpus.fit(kind, version) == "none":
@@ -208,11 +225,10 @@ def xids(found: Sequence[str] | None) -> Told:
         text = "this user may not read the kernel's log: `sudo dmesg | grep Xid` shows it"
         yield "Xid", text, None, None
         return
-    numbers = [int(n[1]) for line in found if (n := re.match(r"Xid \([^)]*\): (\d+)", line))]
-    bad = sorted(BROKEN.intersection(numbers))
+    numbers = (re.match(r"Xid \([^)]*\): (\d+)", line) for line in found)
+    bad = [line for line, n in zip(found, numbers, strict=True) if n and int(n[1]) in BROKEN]
     if bad:
-        last = next(line for line in reversed(found) if f": {bad[-1]}," in line)
-        yield "Xid", last, RESET, False
+        yield "Xid", bad[-1], RESET, False
     else:
         text = f"{len(found)} since boot, of programs: {found[-1]}" if found else "none since boot"
         yield "Xid", text, None, True
@@ -225,6 +241,7 @@ def memory(listed: Sequence[Mapping[str, str]], held: Sequence[Sequence[str]] | 
         for gpu in listed
         if gpu["memory.total"].isdigit() and gpu["memory.used"].isdigit()
     ]
+    sizes = [size for size in sizes if size[0]]
     if not sizes:
         yield "memory", "the driver does not say", None, None
         return

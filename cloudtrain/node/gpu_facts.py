@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 GROUPS = (
@@ -27,12 +28,18 @@ GROUPS = (
 )
 """Fields of `nvidia-smi --query-gpu`, by the drivers that know them: one that is not known fails
 the whole question. https://docs.nvidia.com/deploy/nvidia-smi (manual)."""
+WARNS = 14
+"""Exit code of nvidia-smi if a GPU's infoROM is corrupted, which computes all the same:
+https://github.com/NVIDIA/gpu-operator/issues/285"""
 SECONDS = 20
 PROOF_SECONDS = 40
+ALL_SECONDS = 52
+"""Of the minute after which a machine counts as one that does not answer (retry.HOST_ANSWER)."""
 WSL = "/usr/lib/wsl/lib"
 
 
 def main() -> None:
+    until = time.monotonic() + ALL_SECONDS
     order = json.loads(sys.argv[1])
     os.environ["PATH"] = os.environ.get("PATH", "") + os.pathsep + WSL
     gpus, problem = queried()
@@ -43,7 +50,7 @@ def main() -> None:
         "processes": processes(),
         "modules": modules(),
         "xids": xids(),
-        "proof": proof(order) if gpus else None,
+        "proof": proof(order, until) if gpus else None,
     }
     print(json.dumps(found))
 
@@ -65,20 +72,24 @@ def said(*command: str) -> "tuple[int, str]":
     return done.returncode, done.stdout.decode("utf-8", "replace").strip()
 
 
+def fields_of(fields: "tuple[str, ...]") -> "tuple[tuple[str, ...], int, str]":
+    asked = "--query-gpu=" + ",".join(fields)
+    return (fields, *said("nvidia-smi", asked, "--format=csv,noheader,nounits"))
+
+
 def queried() -> "tuple[list[dict[str, str]], str | None]":
     """Each GPU's fields, and what nvidia-smi says if it lists none."""
     gpus = []  # type: list[dict[str, str]]
-    for fields in GROUPS:
-        code, text = said(
-            "nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"
-        )
+    with ThreadPoolExecutor(len(GROUPS)) as side_by_side:  # the first use of a GPU takes seconds
+        answers = list(side_by_side.map(fields_of, GROUPS))
+    for fields, code, text in answers:
         rows = [line.split(", ") for line in text.splitlines()]
-        rows = [row for row in rows if len(row) == len(fields)]
+        rows = [row for row in rows if len(row) == len(fields) and "WARNING:" not in row[0]]
         if not gpus:
-            if code or not rows:
+            if code not in (0, WARNS) or not rows:
                 return [], " ".join(text.split())[:500] or "nvidia-smi lists no GPU"
             gpus = [{} for _ in rows]
-        if not code and len(rows) == len(gpus):
+        if code in (0, WARNS) and len(rows) == len(gpus):
             for number, row in enumerate(rows):
                 gpus[number].update({field: row[place] for place, field in enumerate(fields)})
     return gpus, None
@@ -102,7 +113,7 @@ def processes() -> "list[list[str]] | None":
         "--format=csv,noheader,nounits",
     )
     rows = [line.split(", ") for line in text.splitlines()]
-    return None if code else [row for row in rows if len(row) == 3]
+    return [row for row in rows if len(row) == 3] if code in (0, WARNS) else None
 
 
 def modules() -> "dict[str, bool] | None":
@@ -126,7 +137,7 @@ def xids() -> "list[str] | None":
     return found
 
 
-def proof(order: "dict[str, Any]") -> "dict[str, Any] | None":
+def proof(order: "dict[str, Any]", until: float) -> "dict[str, Any] | None":
     """What compute_work answers; null without an environment."""
     python = os.path.join(os.path.expanduser("~"), order["python"]) if order["python"] else ""
     if not os.access(python, os.X_OK):
@@ -139,9 +150,10 @@ def proof(order: "dict[str, Any]") -> "dict[str, Any] | None":
         start_new_session=True,
     )
     facts = {"phase": "start"}  # type: dict[str, Any]
+    until = min(until, time.monotonic() + PROOF_SECONDS)
     try:
         os.write(work.stdin.fileno(), b"go\n")  # type: ignore[union-attr]
-        for line in lines(work.stdout.fileno(), time.monotonic() + PROOF_SECONDS):  # type: ignore[union-attr]
+        for line in lines(work.stdout.fileno(), until):  # type: ignore[union-attr]
             facts.update(json.loads(line.decode()))
             if "done" in facts or "failed" in facts:
                 break

@@ -21,7 +21,10 @@ SMI = """\
 #!/bin/sh
 case "$*" in
     *compute-apps*) echo "4242, /usr/bin/python3, 512";;
-    *name,*) for gpu in 0 1; do echo "NVIDIA A10G, 535.183.01, 23028, 512, Enabled, Default"; done;;
+    *name,*)
+        for gpu in 0 1; do echo "NVIDIA A10G, 535.183.01, 23028, 512, Enabled, Default"; done
+        echo "WARNING: infoROM is corrupted at gpu 0000:00:1E.0"
+        exit 14;;
     *compute_cap*) echo 8.6; echo 8.6;;
     *mig.mode*) echo "[N/A]"; echo "[N/A]";;
     *fabric*) echo 'Field "fabric.state" is not a valid field to query.'; exit 2;;

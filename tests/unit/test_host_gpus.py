@@ -153,6 +153,7 @@ def test_blackwell_is_refused_by_its_capability() -> None:
             "Xid (PCI:0000:00:1e): 79, GPU has",
             "reboot",
         ),
+        ("Xid", {"xids": ["Xid (0000:01:00): 79 fallen"]}, "Xid (0000:01:00): 79 fallen", "reboot"),
         ("MIG", {"gpus": gpu(mig__mode__current="Enabled")}, "on: CUDA uses one part", "-mig 0"),
         (
             "memory",
@@ -184,6 +185,7 @@ def test_what_is_wrong_is_told_with_what_to_do(
         ("kernel modules", {"modules": None}, "WSL 2"),
         ("Xid", {"xids": None}, "may not read"),
         ("memory", {"gpus": gpu(memory__total="[N/A]")[:1]}, "does not say"),
+        ("memory", {"gpus": gpu(memory__total="0")[:1]}, "does not say"),
         ("compute check", {"proof": None}, "cloudtrain up"),
         ("compute check", {"proof": {"phase": "XLA"}}, "did not end within 40 s, in: XLA"),
     ],
@@ -194,6 +196,13 @@ def test_what_could_not_be_found_out_is_no_failure(
     said = found(**facts)[what]
     assert text in said[0]
     assert said[2] is None
+
+
+def test_an_old_gpu_for_the_display_is_left_out_as_tensorflow_does() -> None:
+    shown = {**H100, "name": "Quadro M4000", "compute_cap": "5.2", "memory.used": "60000"}
+    told = found(gpus=[shown, H100, H100])
+    assert all(good for _, _, good in told.values())
+    assert found(gpus=[shown])["driver"][2] is False
 
 
 def test_a_gpu_without_ecc_fabric_or_mig_is_well() -> None:
