@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from cloudtrain.config.env_file import secret_of
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.network import split_user
 
 OWN_INDEX = """\
 # own_index URL USER: `setup.index`, whose password is the first line of stdin.
@@ -25,11 +26,10 @@ own_index() {
 
 def arguments(config: ClusterConfig) -> tuple[str, str]:
     """URL and user for `own_index`, empty for none."""
-    scheme, slashes, rest = (config.setup.index or "").partition("://")
-    user, _, place = rest.rpartition("@")
+    user, url = split_user(config.setup.index or "")
     if config.setup.index_password and not user:
         user = "__token__"  # as PyPI and GitLab have it (pypi.org/help/#apitoken)
-    return scheme + slashes + place, unquote(user)
+    return url, unquote(user)
 
 
 def password(config: ClusterConfig) -> Iterable[bytes]:

@@ -24,7 +24,7 @@ from cloudtrain.config.fields import (
 from cloudtrain.config.section import NEXT_RUN, Effect, Section, optional
 from cloudtrain.config.yaml_source import Block, Path, Scalar
 from cloudtrain.core import model
-from cloudtrain.core.network import host_of, is_loopback
+from cloudtrain.core.network import host_of, is_loopback, split_user
 from cloudtrain.core.store_kinds import KINDS, kind_of
 
 # ── readers of single fields ─────────────────────────────────────────────────
@@ -73,12 +73,11 @@ def git(node: Any) -> str:
 
 def package_index(node: Any) -> str:
     value = line(node)
-    scheme, _, rest = value.partition("://")
-    user, _, place = rest.rpartition("@")
+    user, url = split_user(value)
     if ":" in user:
         raise InvalidValue("contains a password in the URL: use `setup.index_password` instead")
     try:
-        host = host_of(f"{scheme}://{place}")
+        host = host_of(url)
     except ValueError as error:
         raise InvalidValue(f"the URL {error}") from None
     if host.scheme != "https" and not is_loopback(host.name):

@@ -43,7 +43,7 @@ def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str 
     try:
         TRIES.call(lambda: _look(host, port), on=OSError, clock=clock)
     except OSError as error:
-        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
+        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
             return None if made_up else f"no network, or no such name: cannot resolve {host}"
         resolved = not isinstance(error, socket.gaierror)
         return f"no network: {host}: {error.strerror}" if resolved else _UNRESOLVED.format(host)
@@ -125,6 +125,16 @@ def host_of(url: str) -> ServiceHost:
     if not 0 < port < 65536:
         raise ValueError("has a port that is none")
     return ServiceHost(found["scheme"], _name(found["host"]), port)
+
+
+def split_user(url: str) -> tuple[str, str]:
+    """The user before the host, "" for none, and the URL without. An `@` of the path is no user's:
+    Azure Artifacts has `https://pkgs.dev.azure.com/ORG/_packaging/FEED@VIEW/pypi/simple/`
+    (learn.microsoft.com/azure/devops/artifacts, "feed views")."""
+    scheme, mark, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, _, host = authority.rpartition("@")
+    return user, scheme + mark + host + slash + path
 
 
 def named_host(text: str) -> ServiceHost:

@@ -22,7 +22,14 @@ from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.core.network import ServiceHost, host_of, is_below, is_loopback, named_host
+from cloudtrain.core.network import (
+    ServiceHost,
+    host_of,
+    is_below,
+    is_loopback,
+    named_host,
+    split_user,
+)
 from cloudtrain.node.key_shapes import looks_like_key_name
 
 FORGES = (
@@ -141,10 +148,8 @@ def _index_password(config: ClusterConfig) -> Iterator[FileFact]:
     url, name = config.setup.index, config.setup.index_password
     if url is None or name is None:
         return
-    scheme, _, rest = url.partition("://")
     variable = config.secrets.get(name, name)
-    host = host_of(f"{scheme}://{rest.rpartition('@')[2]}")
-    yield _sent("setup.index_password", f"${{{variable}}}", host, variable)
+    yield _sent("setup.index_password", f"${{{variable}}}", host_of(split_user(url)[1]), variable)
 
 
 def _program(config: ClusterConfig) -> Iterator[FileFact]:

@@ -10,6 +10,7 @@ import pytest
 
 from cloudtrain.config import load
 from cloudtrain.core.errors import ConfigError
+from cloudtrain.playbooks import package_index
 from cloudtrain.runs.start import secrets_of_tasks
 from tests.support.git_private_parts import private, user
 
@@ -90,6 +91,22 @@ def test_an_index_and_its_password_are_checked_and_never_shown(
     with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
         load(path, {})
     assert "pasted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("index", "url", "user"),
+    [
+        (INDEX, "https://pypi.example.org/simple", "me"),
+        ("https://e.org:444/feed@Release/simple/", "https://e.org:444/feed@Release/simple/", ""),
+        ("https://a%40b@e.org/feed@Local", "https://e.org/feed@Local", "a@b"),
+    ],
+)
+def test_the_user_of_an_index_stands_before_its_host(
+    tmp_path: Path, index: str, url: str, user: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"{LOCAL}setup: {{packages: [six], index: '{index}'}}\n")
+    assert package_index.arguments(load(path, {})) == (url, user)
 
 
 def test_an_index_without_packages_says_so(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             {
                 "setup": {
                     "packages": ["a"],
-                    "index": "https://me@evil.example/s",
+                    "index": "https://evil.example/@pypi.org/s",
                     "index_password": "T",
                 },
                 "secrets": {"T": "${ANY}"},
