@@ -28,11 +28,21 @@ def _dataclass(cls: Any = None, /, **options: Any) -> Any:
 
     def complete() -> None:
         with _COMPLETING:
-            if cls.__new__ is complete_and_new:
+            if cls.__new__ is not complete_and_new:
+                return
+            before = dict(vars(cls))
+            try:
                 # Else it becomes the signature, which takes longer than a method.
                 cls.__doc__ = cls.__doc__ or cls.__name__
                 dataclasses.dataclass(cls, **options)
                 cls.__new__ = staticmethod(_new)  # the last, until which other threads wait
+            except BaseException:  # Ctrl-C, too: `dataclass` refuses a class that it has begun
+                for name in vars(cls).keys() - before.keys():
+                    delattr(cls, name)
+                for name, value in before.items():
+                    if vars(cls).get(name) is not value:
+                        setattr(cls, name, value)
+                raise
 
     def complete_and_new(kind: type, /, *_: Any, **__: Any) -> Any:
         complete()

@@ -136,6 +136,22 @@ def test_a_fault_of_the_declaration_is_told_at_each_use() -> None:
             Wrong()  # type: ignore[call-arg]
 
 
+def test_a_first_use_that_is_interrupted_leaves_the_class_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(cls: type, **options: Any) -> None:
+        complete(cls, **options)
+        raise KeyboardInterrupt
+
+    complete, kind = dataclasses.dataclass, declared(dataclass)["Frozen"]
+    with monkeypatch.context() as patch:
+        patch.setattr(dataclasses, "dataclass", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            kind(name="a")
+    theirs = declared(complete)["Frozen"]
+    assert seen(kind(name="a")) == seen(theirs(name="a"))
+
+
 def test_threads_that_use_a_class_first_all_get_the_whole_of_it() -> None:
     for _ in range(50):
         kind = declared(dataclass)["Below"]
