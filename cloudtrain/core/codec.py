@@ -144,7 +144,7 @@ _LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
     "ge": (lambda value, limit: value >= limit, "should be greater than or equal to {}"),
     "le": (lambda value, limit: value <= limit, "should be less than or equal to {}"),
     "lt": (lambda value, limit: value < limit, "should be less than {}"),
-    "pattern": (lambda value, limit: re.search(limit, value) is not None, "should match '{}'"),
+    "pattern": (lambda value, limit: re.fullmatch(limit, value) is not None, "should match '{}'"),
 }
 """Metadata of a field, besides `check`, which raises ValueError."""
 

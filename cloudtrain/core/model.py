@@ -602,7 +602,7 @@ class Artifact:
 
     path: str = field(metadata=PATH)
     size: int = field(metadata={"ge": 0})
-    sha256: str = field(metadata={"pattern": "^[0-9a-f]{64}$"})
+    sha256: str = field(metadata={"pattern": "[0-9a-f]{64}"})
     """Empty if it was only listed, not read."""
     md5: str = ""
     """In hex; empty if unknown. Stores can report it without reading the file."""

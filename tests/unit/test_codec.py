@@ -30,6 +30,7 @@ class Whole:
     mode: Literal["auto"] | bool = "auto"
     kind: Literal["a", "b"] = field(default="a", metadata=ANY_TEXT)
     parts: tuple[Part, ...] = ()
+    digest: str = field(default="0", metadata={"pattern": "[0-9a-f]+"})
     exits: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
 
@@ -75,6 +76,7 @@ def test_an_int_is_taken_for_a_float_and_a_newer_kind_for_one_of_ours() -> None:
         ({"facts": []}, "`facts` should be an object"),
         ({"parts": "a"}, "`parts` should be a list"),
         ({"parts": [{"name": "a"}, {}]}, "`parts[1].name` is missing"),
+        ({"digest": "0\n"}, "`digest` should match '[0-9a-f]+'"),
         (
             {"parts": [{"name": "a", "paths": ["b", "\udcff/../c"]}]},
             "`parts[0].paths[1]` is not a path inside its folder",
