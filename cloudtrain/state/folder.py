@@ -293,16 +293,20 @@ class Records:
         return self.runs_and_faults()[0]
 
     def runs_and_faults(self, latest: int = 0) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-        """Readable runs, and the errors of unreadable records; `latest`: of so many, 0: of all."""
-        runs, faults = [], []
-        for run in self.run_ids()[-latest:]:
+        """Readable runs, so many of the `latest` or all, and the errors of records among them that
+        are not."""
+        runs: list[Run] = []
+        faults = []
+        for run in reversed(self.run_ids()):
+            if latest and len(runs) == latest:
+                break
             try:
                 runs.append(self.run(run))
             except UsageError:
                 continue  # only its folder was created before a crash
             except ConfigError as error:
                 faults.append(error.message)
-        return tuple(runs), tuple(faults)
+        return tuple(reversed(runs)), tuple(reversed(faults))
 
     def latest_run(self) -> Run | None:
         return next(reversed(self.runs()), None)
