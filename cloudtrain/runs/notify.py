@@ -115,7 +115,8 @@ def message(url: str, given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
         host = host_of(url.partition("?")[0])
     except ValueError:
         raise ValueError("its value is no https:// URL") from None
-    if host.scheme != "https" and not is_loopback(host.name):
+    is_sent = re.fullmatch("[!-~]+", url) and (host.scheme == "https" or is_loopback(host.name))
+    if not is_sent:
         raise ValueError("its value is no https:// URL")
     text = str(given["text"])
     if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host.name):  # binwiederhier/ntfy, docs/publish.md

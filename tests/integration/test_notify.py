@@ -128,7 +128,9 @@ def test_a_program_of_this_machine_gets_the_json(
     assert json.loads((tmp_path / "to ld.json").read_text())["state"] == "succeeded"
 
 
-@pytest.mark.parametrize("url", ["", "http://e.org/secret", "secret", "file:///secret"])
+@pytest.mark.parametrize(
+    "url", ["", "http://e.org/secret", "secret", "file:///secret", "https://e.org/?sig=a secret"]
+)
 def test_a_wrong_url_is_a_warning_without_it_and_no_error(
     records: Records, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
@@ -158,6 +160,7 @@ def send(monkeypatch: pytest.MonkeyPatch, url: str, pauses: list[float]) -> None
     ("codes", "asked", "last"),
     [
         ((500, 429, 204), 3, "sent"),
+        ((0, 204), 2, "sent"),  # what is no answer of HTTP
         ((404,), 1, "HTTP 404"),
         ((302,), 1, "HTTP 302"),
         ((503,), 6, "HTTP 503"),
