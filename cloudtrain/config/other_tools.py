@@ -79,8 +79,10 @@ IMPORTED = (
         title="an INI [cluster] file",
         form="an INI file with [cluster]",
         what="an INI file with [cluster]",
+        # Its first line that is no comment is a section's: a script may write such a file.
         holds=lambda _, text: (
-            re.search(r"^\s*\[cluster\]\s*([#;].*)?$", text, re.MULTILINE) is not None
+            re.match(r"([^\S\n]*([#;].*)?\n)*[^\S\n]*\[", text) is not None
+            and re.search(r"^\s*\[cluster\]\s*([#;].*)?$", text, re.MULTILINE) is not None
         ),
     ),
 )

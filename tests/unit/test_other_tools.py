@@ -27,6 +27,8 @@ FILES = {
     "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n": "a PyTorchJob of Kubernetes",
     "#!/bin/sh\n# a\n#SBATCH -N 4\nsrun python t.py\n": "a batch script of Slurm (sbatch)",
     "#!/bin/bash\n#PBS -l nodes=2\n": "a batch script of PBS",
+    "#!/bin/sh\n#SBATCH -N 2\ncat >c <<X\n[cluster]\nworker=a:1\nX\n": "a batch script of Slurm "
+    "(sbatch)",
     json.dumps({"TrainingJobName": "x", "RoleArn": "r"}, indent=2): "a SageMaker training job",
     "import os\nfrom sagemaker.tensorflow import TensorFlow\n": "a script of SageMaker's SDK",
     "type: command\ncommand: x\nenvironment: azureml:e:1\n": "an Azure ML command job",
@@ -45,6 +47,7 @@ IMPORTED = {
     "apiVersion: kubeflow.org/v1\nkind: TFJob\n": "a TFJob",
     "workerPoolSpecs: []\n": "a Vertex AI CustomJob",
     "[cluster]\nworker=a:1\n": "an INI file with [cluster]",
+    "# ours\r\n\r\n[x]\r\n[cluster] ; b\r\nworker=a:1\r\n": "an INI file with [cluster]",
 }
 
 
