@@ -184,6 +184,7 @@ def test_what_is_pinned_of_cuda_stays_unless_a_package_of_the_users_needs_anothe
     for version in ("1.0", "2.0"):
         wheel(index, "nvidia-x", version, tmp_path)
     wheel(index, "theirs", "1.0", tmp_path, needs=needs)
+    wheel(index, "tf-keras", "2.21.0", tmp_path)
     config = ClusterConfig(
         name="mnist",
         provider="gcp",

@@ -53,7 +53,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def names(monkeypatch: pytest.MonkeyPatch, *errors: OSError | None) -> Names:
     found = Names(*errors)
-    monkeypatch.setattr(network.socket, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", found)
     return found
 
 
@@ -81,7 +81,7 @@ def test_an_address_without_a_route_is_no_network(monkeypatch: pytest.MonkeyPatc
             raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
     names(monkeypatch, None)
-    monkeypatch.setattr(network.socket, "socket", NoRoute)
+    monkeypatch.setattr(socket, "socket", NoRoute)
     assert no_network(URL) == "no network: compute.example.com: Network is unreachable"
 
 

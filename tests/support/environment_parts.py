@@ -158,7 +158,7 @@ def wheels(folder: Path) -> None:
     wheel(folder, "two")
 
 
-PACKAGES = {"tensorflow-cpu", "tensorboard", "one", "two"}
+PACKAGES = {"tensorflow-cpu", "tf-keras", "tensorboard", "one", "two"}
 
 
 def nodes(*names: str) -> list[Node]:
