@@ -96,8 +96,11 @@ USES: Mapping[UseKind, UseFacts] = {
     ),
     # Also one whose process was killed.
     "run": UseFacts("a run", lambda records: records.active_run() is not None, when_due=True),
-    # A shell, a tunnel.
-    "session": UseFacts("an open `cloudtrain ssh` or `exec`", lambda records: records.is_in_use()),
+    # A shell, a tunnel, a copy.
+    "session": UseFacts(
+        "an open `cloudtrain ssh` or `exec`, a `fetch` from nodes",
+        lambda records: records.is_in_use(),
+    ),
 }
 """All uses that keep a cluster up."""
 

@@ -17,7 +17,8 @@ class NotChecked(CloudError):
 
 
 def finding(what: str, ask: Callable[[], str]) -> Finding:
-    """Finding with the text of `ask`, or its error; what is not reported counts as not checked."""
+    """Finding with the text of `ask`, or its error; what is not reported counts as not checked. One
+    that `--ignore` takes is a row of core/finding_kinds.py too."""
     try:
         text = ask()
     except NotChecked as error:

@@ -60,7 +60,7 @@ SECTIONS = {
 def test_every_strategy_has_a_section_with_a_config() -> None:
     for name in STRATEGIES:
         anchor = re.search(rf"`{name}`[^|]*\]\(#([\w-]+)\)", STRATEGY_PAGE)
-        assert anchor, name
+        assert anchor, f"add a section on {name} to docs/strategies.md"
         kinds = dict(BLOCK.findall(SECTIONS[anchor[1]]))
         assert kinds["yaml"] in WHOLE.values(), name
 

@@ -75,7 +75,7 @@ def test_every_release_of_the_page_of_versions_was_read() -> None:
 def test_the_code_in_the_wheels_is_what_the_table_of_fits_says(row: gpus.Gpu) -> None:
     for version in gpu_code.releases():
         fit, code = gpus.fit(row.kind, version), cuda.code(version, row.kind)
-        assert code
+        assert code, "run: make gpu-code"
         if fit in ("own", "older"):
             assert code.compiled < code.kernels
             assert not code.absent

@@ -7,8 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from cloudtrain.cli.app import COMMANDS, cli
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_rows import ROWS
@@ -41,6 +43,16 @@ def test_the_page_has_each_key(command: str) -> None:
     document = plan_json() if command == "plan" else STATUS
     lacking = sorted(keys(document) - set(re.findall(r"`(\w+)`", section)))
     assert lacking == [], "add it to docs/internals/json.md"
+
+
+def test_each_command_with_json_is_on_the_page() -> None:
+    names = [name for name in COMMANDS if "--json" in flags_of(name)]
+    assert [name for name in names if f"`{name}`" not in PAGE] == [], "docs/internals/json.md"
+
+
+def flags_of(name: str) -> set[str]:
+    command = cli.get_command(click.Context(cli), name)
+    return {flag for item in command.params for flag in item.opts} if command else set()
 
 
 def test_each_field_of_a_clusters_status_has_a_row_and_most_have_a_line() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import pytest
 from hypothesis import given
@@ -63,6 +63,12 @@ policies = st.builds(
     within=seconds,
 )
 ROUNDED = 1 + 1e-9
+
+
+def test_each_field_of_a_policy_is_tried() -> None:
+    tried = {"pause", "backoff", "longest", "jitter", "tries", "within"}
+    rest = {item.name for item in fields(Retry)} - tried
+    assert rest == {"answers", "at_least"}, "add it to `policies`"
 
 
 def given_up(policy: Retry, takes: float = 0.0, *, asks: float | None = None) -> Failing:

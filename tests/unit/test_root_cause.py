@@ -373,6 +373,10 @@ def test_each_kind_of_cause_has_a_row_on_the_page() -> None:
     assert [*CAUSES] == [*get_args(CauseKind)], "CauseKind and CAUSES in core/run_record.py"
     assert {*CAUSES} - {*on_page} == set(), "add a row to docs/failures.md"
     assert [*dict.fromkeys(on_page)] == [*CAUSES], "rows of docs/failures.md"
+    for row in rows_of("Which task is the cause"):
+        again = CAUSES[cast("CauseKind", re.findall(r"`(\w+)`", row[2])[0])].again
+        said = {"yes": "yes", "never": "no"}.get(again, "")
+        assert row[3].startswith(said), f"docs/failures.md, retried: {row}"
 
 
 def test_a_cause_that_a_line_of_the_log_shows_is_a_name_and_a_row(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.core.model import ClusterConfig, Limits, NodeGroup, Train
 from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import CAUSES, CauseKind, Task
 from cloudtrain.runs.attempt_state import (
@@ -477,7 +477,16 @@ ENDED: dict[CauseKind, tuple[str, bool]] = {
 
 def test_each_limit_of_a_run_is_tried_and_each_cause_that_names_a_limit_is_one() -> None:
     named = {kind for kind, facts in CAUSES.items() if "{limit" in facts.words}
-    assert set(ENDED) == set(LIMITS) >= named
+    assert set(ENDED) == set(LIMITS), "add what is said of it to ENDED"
+    assert named <= set(LIMITS), "add it to LIMITS of runs/observers.py"
+
+
+def test_each_field_of_limits_ends_a_run_or_does_something_else_on_purpose() -> None:
+    ends = {"max_lifetime": "expired", "budget": "budget"}
+    others = {"idle", "max_price", "wait", "give_back"}
+    lacking = {item.name for item in fields(Limits)} - others - ends.keys()
+    assert lacking == set(), "add it to LIMITS of runs/observers.py, or to `others` here"
+    assert {*ends.values()} <= LIMITS.keys()
 
 
 @pytest.mark.parametrize("kind", ENDED)
