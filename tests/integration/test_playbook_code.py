@@ -16,6 +16,7 @@ from cloudtrain.playbooks import code, folder
 from cloudtrain.playbooks.apply import apply
 from tests.support.code_parts import config, delivered, git, names, write
 from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.project import ROOT
 
 # ── a folder ─────────────────────────────────────────────────────────────────
 
@@ -127,7 +128,7 @@ def test_the_output_of_this_process_is_left_out(tmp_path: Path) -> None:
     )
     with (src / "run.log").open("w") as log:
         words = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "found")]
-        subprocess.run(words, stdout=log, check=True)
+        subprocess.run(words, stdout=log, check=True, cwd=ROOT)
     assert (tmp_path / "found").read_text() == "['a.py']"
 
 
