@@ -34,7 +34,8 @@ from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
 from cloudtrain.core.retry import CLOCK, IDLE_DOWN, OUTAGE, Clock, Retry
-from cloudtrain.runs import idle, notify
+from cloudtrain.report import notify
+from cloudtrain.runs import idle
 from cloudtrain.runs.find_run import ingest_before_down
 from cloudtrain.runs.idle import ensure_idle_process, recorded_budget
 from cloudtrain.runs.landing_steps import cluster_seen, end_lost_run, land_everything

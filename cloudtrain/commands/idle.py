@@ -14,7 +14,7 @@ from cloudtrain.core.events import DownFailed
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, LOCK_HANDED_OVER, Clock, Retry
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs import notify
+from cloudtrain.report import notify
 from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, use_of
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records

@@ -1,1 +1,1 @@
-"""The report on a run: one HTML page, or the same facts as JSON."""
+"""What is told of a run: one HTML page, the same facts as JSON, a message at its end."""

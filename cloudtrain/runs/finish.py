@@ -18,9 +18,9 @@ from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, StoreE
 from cloudtrain.core.events import LandingFailed, RunEnded
 from cloudtrain.core.metrics import Line, counts, last_loss
 from cloudtrain.core.run_record import CAUSES, Cause, Doubt, Run, Task
+from cloudtrain.report import notify
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
-from cloudtrain.runs import notify
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.hints import OWN_DISK, hint_for

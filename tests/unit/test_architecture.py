@@ -280,7 +280,7 @@ def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
     own = {path.relative_to(PACKAGE).as_posix() for path in modules() if sleeps(path)}
     assert {name for name in own if not name.startswith("node/")} == {
         "core/retry.py",
-        "runs/send_notice.py",
+        "report/send_notice.py",
     }
     assert not list(PACKAGE.rglob("waits.py")) + list(PACKAGE.rglob("patience.py"))
 

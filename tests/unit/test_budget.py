@@ -56,7 +56,7 @@ from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Limits, Node, NodeGr
 from cloudtrain.core.retry import Clock
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.money.budget import budget_state, landing_time
-from cloudtrain.runs import notify
+from cloudtrain.report import notify
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.idle import is_watched
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
