@@ -126,9 +126,14 @@ install_packages() {{
             return
         fi
         if [ -n "${{index:-}}" ]; then
-            sed "s/^hint: /uv: /" "$answer" | tail -n 30 >&2
+            sed "/^warning: Requirements file/d; s/^hint: /uv: /" "$answer" | tail -n 30 >&2
+            # Of its own index or of the node's: both are asked.
+            if grep -qE 'error sending request|HTTP status|[(]40[137] ' "$answer"; then
+                hint_="check \\`setup.index\\`: its address, user and password, and whether the"
+                hint_="$hint_ node can reach it and its own index"
+            fi
             rm -f "$answer"
-            echo "hint: $hint_; of \\`setup.index\\`, its address, user and password" >&2
+            echo "hint: $hint_" >&2
             exit 1
         fi
         sed -n 's/^error: /uv: /p' "$answer" | head -n 1

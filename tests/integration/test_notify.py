@@ -16,7 +16,7 @@ import pytest
 from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core.model import ClusterConfig, Notify
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.runs import notify, send_notice
+from cloudtrain.report import notify, send_notice
 from cloudtrain.state import Records
 from tests.support.fakes import eventually
 from tests.support.tensorflow_parts import config

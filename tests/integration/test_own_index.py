@@ -127,7 +127,11 @@ def test_a_wrong_password_is_said_and_nothing_comes_from_elsewhere(
         machine.ready(machine.wanted(packages=("extra",)))
     said = "\n".join(caught.value.last_lines)
     assert "401" in said
-    assert "its address, user and password" in str(caught.value.hint)
+    assert str(caught.value.hint).startswith("check `setup.index`: its address, user and password")
+    with pytest.raises(StepFailed) as caught:
+        machine.ready(machine.wanted(packages=("extra",), index="http://127.0.0.1:9/simple"))
+    assert "Connection refused" in "\n".join(caught.value.last_lines)
+    assert str(caught.value.hint).startswith("check `setup.index`: its address")
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(ConfigError, match=f"setup.index_password: .* {VARIABLE} is not set here"):
         machine.ready(machine.wanted(packages=("extra",)))
