@@ -37,6 +37,7 @@ COMMANDS = {
     "ssh": "Open a shell on a node.",
     "exec": "Run a command on the nodes in parallel.",
     "ssh-config": "Print ~/.ssh/config entries for plain ssh, scp and rsync.",
+    "code": "Open a node in VS Code, or print the command for it.",
     "down": "Land the artifacts, destroy everything, report leftovers.",
     "forget": "Remove the record of a cluster that is down.",
     "ls": "List clusters; with --cloud, all those in your accounts.",
@@ -50,7 +51,7 @@ GROUPS = {
     "Run": (("run", "up", "train", "rehearse"), ("stop-run",)),
     "Look": (
         ("status", "logs", "fetch", "report"),
-        ("ssh", "tensorboard", "cost", "ls", "exec", "ssh-config"),
+        ("ssh", "tensorboard", "cost", "ls", "exec", "ssh-config", "code"),
     ),
     "Clean up": (("down", "gc"), ("forget", "cache")),
 }
@@ -60,7 +61,7 @@ MODULES = {
     **dict.fromkeys(("import", "docs", "completion"), "init"),
     **dict.fromkeys(("train", "stop-run"), "run"),
     **dict.fromkeys(("fetch", "tensorboard"), "report"),
-    **dict.fromkeys(("exec", "ssh-config"), "ssh"),
+    **dict.fromkeys(("exec", "ssh-config", "code"), "ssh"),
     **dict.fromkeys(("ls", "gc"), "accounts"),
     **{"forget": "cache"},
     **dict.fromkeys(("attend", "desk", "idle"), "background"),

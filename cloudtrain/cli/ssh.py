@@ -1,14 +1,15 @@
-"""`cloudtrain ssh`, `exec` and `ssh-config`: the nodes, from a shell."""
+"""`cloudtrain ssh`, `exec`, `ssh-config` and `code`: the nodes, from a shell or an editor."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
 
 import click
 
 from cloudtrain.cli import candidates, options
-from cloudtrain.cli.printing import print_json, shown
+from cloudtrain.cli.printing import on_terminal, print_json, shown
 from cloudtrain.cli.target import name_of
 from cloudtrain.core.errors import UsageError
 
@@ -73,19 +74,31 @@ def exec_command(name: str, first: tuple[str, ...], roles: tuple[str, ...], as_j
 
 CONFIG_EPILOG = """\b
 Example:
-  cloudtrain ssh-config mnist > ~/.ssh/cloudtrain-mnist
-  ssh -F ~/.ssh/cloudtrain-mnist mnist-worker0
+  cloudtrain ssh-config --install
+  ssh mnist-worker0
 
-With the line `Include cloudtrain-*` at the top of ~/.ssh/config, plain `ssh mnist-worker0` works.
+Without --install: cloudtrain ssh-config mnist > mnist.ssh; ssh -F mnist.ssh mnist-worker0
 """
 
 
 @options.command("ssh-config", epilog=CONFIG_EPILOG)
 @options.name(known="up")
+@options.option("--install", "Add one Include line for all clusters to ~/.ssh/config, once.")
 @options.as_json
-def ssh_config_command(name: str | None, as_json: bool) -> None:
+def ssh_config_command(name: str | None, install: bool, as_json: bool) -> None:
     """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes
     by name, with the cluster's key and its pinned host keys."""
+    if install:
+        if name is not None:
+            raise UsageError("--install is for all clusters", hint="leave the name out")
+        from cloudtrain.commands.ssh import install_include
+
+        done = install_include()
+        if as_json:
+            print_json({"file": str(done.file), "line": done.line, "added": done.added})
+        else:
+            click.echo(f"{done.file}: {'added' if done.added else 'has'} the line: {done.line}")
+        return
     cluster = name_of(name)
     from cloudtrain.commands.ssh import ssh_config
 
@@ -94,3 +107,32 @@ def ssh_config_command(name: str | None, as_json: bool) -> None:
         print_json({"name": cluster, "ssh_config": text})
         return
     click.echo(text, nl=False)
+
+
+@options.command("code", "cloudtrain code mnist", "cloudtrain code mnist worker0 --editor cursor")
+@options.name(required=True, known="up")
+@click.argument("node", required=False, metavar="[ROLE[INDEX]]", shell_complete=candidates.nodes)
+@options.option(
+    "--editor PROGRAM", "VS Code's command, or that of an editor made of it.", default="code"
+)
+@options.as_json
+def code_command(name: str, node: str | None, editor: str, as_json: bool) -> None:
+    """Open the work folder of a node's last task (default: the first node) in VS Code, or print
+    the command that does, if it is not installed here or this is not a terminal. Needs
+    `cloudtrain ssh-config --install`, once."""
+    cluster = name_of(name)
+    import shutil
+    import subprocess
+
+    from cloudtrain.commands.ssh import editor_remote
+
+    with shown() as screen:
+        remote = editor_remote(cluster, node, screen)
+    command = (editor, *remote.arguments)
+    if as_json:
+        document = {"name": cluster, "node": remote.node, "folder": remote.folder}
+        print_json({**document, "command": list(command), "uri": remote.uri})
+    elif on_terminal() and sys.stdout.isatty() and shutil.which(editor):
+        subprocess.run(command, check=False)
+    else:
+        click.echo(shlex.join(command))

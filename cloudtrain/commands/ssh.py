@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
 
 from cloudtrain.cluster.session import (
     Handle,
@@ -16,11 +19,12 @@ from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import Node, NodePlan
 from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import work_folder
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.shell import Command
 from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
-from cloudtrain.ssh import keys
-from cloudtrain.state import Records
+from cloudtrain.ssh import keys, user_config
+from cloudtrain.state import Records, home
 
 
 def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
@@ -115,12 +119,64 @@ def node_words(node: Node) -> str:
 
 
 def ssh_config(name: str) -> str:
-    """Entries for the nodes that exist now. Pins their host keys, too."""
+    """Entries for the nodes that exist now, written to the cluster's folder with their host keys,
+    too."""
     records = Records(name)
     there = open_provider(recorded_config(records)).nodes(name)
     if not there:
         raise UsageError(f"{name} has no nodes", hint=f"`cloudtrain up {name}` creates them")
     identity = keys.load_identity(records.folder)
-    nodes = [node for node in there if keys.is_known(identity, node)]
-    keys.write_known_hosts(identity, nodes)
-    return keys.ssh_config(identity, nodes)
+    nodes = tuple(node for node in there if keys.is_known(identity, node))
+    return write_ssh_config(records, identity, nodes).read_text("utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Included:
+    file: Path
+    line: str
+    added: bool
+    """False if the file had it."""
+
+
+def install_include() -> Included:
+    """Let this user's ssh know all clusters of this machine, also those of later."""
+    file = Path.home() / ".ssh" / "config"
+    line = user_config.include_line(home())
+    return Included(file=file, line=line, added=user_config.install(file, line))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditorRemote:
+    """A node as editors with VS Code's Remote-SSH name it."""
+
+    node: str
+    folder: str
+    """Absolute: the work folder of the task's last run, or the user's home."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Those of `code`, https://code.visualstudio.com/docs/remote/troubleshooting (2026-11)."""
+        return ("--remote", f"ssh-remote+{self.node}", self.folder)
+
+    @property
+    def uri(self) -> str:
+        """What a browser opens: https://code.visualstudio.com/docs/configure/command-line"""
+        return f"vscode://vscode-remote/ssh-remote+{self.node}{quote(self.folder)}"
+
+
+def editor_remote(name: str, wanted: str | None, console: Console) -> EditorRemote:
+    """The node, by default the first one, and a folder that exists there: it is asked."""
+    records = Records(name)
+    with open_session(Handle(recorded_config(records)), console) as session:
+        running = [node for node in session.nodes if node.state == "running"]
+        node = next((n for n in running if wanted in (None, n.task, n.name, n.role)), None)
+        if node is None:
+            raise UsageError(
+                f"{name} has no running node {wanted or ''}".rstrip(),
+                hint=f"its nodes: {', '.join(map(node_words, session.nodes)) or 'none'}",
+            )
+        run = records.latest_run()
+        work = work_folder(name, run.id, node.task) if run else "."
+        script = 'cd -- "$1" 2>/dev/null; pwd'
+        asked = session.transport.run(node, Command(("sh", "-c", script, "sh", work)))
+    return EditorRemote(node=node.name, folder=os.fsdecode(asked.stdout.rstrip(b"\n")))

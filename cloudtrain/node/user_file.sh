@@ -1,6 +1,7 @@
 # Edits a text file of the user's so that no line of theirs can be lost: on any number of machines
 # at once, on a shared home, at any kill. The only code that edits one; put before a script.
 #   add_line FILE LINE            unless it has that line
+#   add_first_line FILE LINE      the same, above all others
 #   remove_lines FILE ENDING      every line that ends with a space and ENDING: [a-z0-9:-] only
 # Either exits 1 with a sentence, the file untouched. Needs a POSIX sh, coreutils, grep and sed.
 #
@@ -9,12 +10,13 @@
 # that is atomic on NFS, too. A lock whose holder was killed is recognised by its name, which stays
 # the same for $patience looks: on a shared home that is another machine's process. It is moved
 # away: a holder that was only slow then no longer finds its content, and begins again.
-add_line() { edit_file "$1" "$2" ""; }
-remove_lines() { edit_file "$1" "" "$2"; }
+add_line() { edit_file "$1" "$2" "" last; }
+add_first_line() { edit_file "$1" "$2" "" first; }
+remove_lines() { edit_file "$1" "" "$2" ""; }
 
 edit_file() (
   set +e
-  LC_ALL=C shown=$1 wanted=$2 ending=$3 patience=${CLOUDTRAIN_LOCK_PATIENCE:-100} rounds=0
+  LC_ALL=C shown=$1 wanted=$2 ending=$3 where=$4 patience=${CLOUDTRAIN_LOCK_PATIENCE:-100} rounds=0
   export LC_ALL
   file=$(readlink -f -- "$1") || refuse "it leads nowhere"
   if [ ! -e "$file" ]; then
@@ -88,7 +90,10 @@ change() {
   rm -f -- "$work/new" "$work/old" "$work/replaced"
   cp -p -- "$file" "$work/old" && cp -p -- "$work/old" "$work/new" || return
   size=$(wc -c <"$work/old")
-  if [ -n "$wanted" ]; then
+  if [ "$where" = first ]; then
+    { printf '%s\n' "$wanted" && cat "$work/old"; } >"$work/new" || return
+    least=$((size + ${#wanted} + 1))
+  elif [ "$where" = last ]; then
     {
       cat "$work/old" && { [ -z "$(tail -c 1 "$work/old")" ] || echo; } && printf '%s\n' "$wanted"
     } >"$work/new" || return

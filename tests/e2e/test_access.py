@@ -65,6 +65,17 @@ def test_machines_of_ones_own_behind_a_jump_host(behind: Behind, tmp_path: Path)
         by_hand, capture_output=True, text=True, env=project.environment, check=False
     )
     assert done.stdout == f"{behind.nodes[0].home}\n", done.stderr
+    mine = do(project, "code", project.name, "worker0").split()
+    assert mine[:3] == ["code", "--remote", f"ssh-remote+{project.name}-worker0"]
+    assert mine[3].startswith(f"{behind.nodes[1].home}/.cloudtrain/{project.name}/runs/")
+    assert mine[3].endswith("/worker0/work")
+    do(project, "ssh-config", "--install")
+    # OpenSSH itself reads the home of the user database.
+    of_user = ["ssh", "-F", str(home / ".ssh" / "config"), f"{project.name}-chief0", "pwd"]
+    done = subprocess.run(
+        of_user, capture_output=True, text=True, env=project.environment, check=False
+    )
+    assert done.stdout == f"{behind.nodes[0].home}\n", done.stderr
     do(project, "down", project.name, "--yes")
     assert not (behind.nodes[0].home / ".cloudtrain" / project.name).exists()
 

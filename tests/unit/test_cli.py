@@ -22,7 +22,7 @@ from cloudtrain.cli import options as flags
 from cloudtrain.cli import printing
 from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli, run
 from cloudtrain.cli.check import painted
-from cloudtrain.commands.ssh import Executed
+from cloudtrain.commands.ssh import EditorRemote, Executed, Included
 from cloudtrain.console import Style
 from cloudtrain.core import errors
 from cloudtrain.core.model import Cluster, Node, Problem
@@ -735,3 +735,21 @@ def test_init_and_ssh_config_print_a_document_too(
         "name": "mnist",
         "ssh_config": "Host mnist-chief0\n",
     }
+    config = tmp_path / "config"
+    for added, said in ((True, "added"), (False, "has")):
+        verbs.answer("ssh", "install_include", Included(file=config, line="Include x", added=added))
+        document = json.loads(cloudtrain("ssh-config", "--install", "--json").stdout)
+        assert document == {"file": str(config), "line": "Include x", "added": added}
+        printed = cloudtrain("ssh-config", "--install").stdout
+        assert printed == f"{config}: {said} the line: Include x\n"
+    assert cloudtrain("ssh-config", "mnist", "--install").exit_code == 2
+
+
+def test_code_names_the_node_and_its_folder_as_editors_take_them(verbs: Verbs) -> None:
+    known("mnist")
+    verbs.answer("ssh", "editor_remote", EditorRemote(node="mnist-chief0", folder="/home/a b/work"))
+    printed = cloudtrain("code", "mnist", "--editor", "cursor").stdout
+    assert printed == "cursor --remote ssh-remote+mnist-chief0 '/home/a b/work'\n"
+    document = json.loads(cloudtrain("code", "mnist", "--json").stdout)
+    assert document["uri"] == "vscode://vscode-remote/ssh-remote+mnist-chief0/home/a%20b/work"
+    assert document["command"][0] == "code"
