@@ -28,7 +28,6 @@ from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_rec
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
 from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
 from cloudtrain.artifacts.uploads import Upload
-from cloudtrain.console.forwarding import SilentStage
 from cloudtrain.core import paths
 from cloudtrain.core.errors import (
     CloudtrainError,
@@ -41,7 +40,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import Artifact, ArtifactRules, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import is_inside, shown, size_text, sizes, some
-from cloudtrain.core.protocols import Console, Stage, Transport
+from cloudtrain.core.protocols import Console, SilentStage, Stage, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import script
 from cloudtrain.node.listing import matches, top_of

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
-from cloudtrain.core.protocols import Console, Stage
+from cloudtrain.core.protocols import Console, SilentStage, Stage
 
 
 class ForwardingConsole:
@@ -37,14 +37,6 @@ class BackgroundConsole(ForwardingConsole):
 
     def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
         return nullcontext(SilentStage())
-
-
-class SilentStage:
-    def node(self, name: str, text: str) -> None:
-        pass
-
-    def done(self, name: str, text: str = "") -> None:
-        pass
 
 
 class WaitingConsole(ForwardingConsole):

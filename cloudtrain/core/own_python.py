@@ -7,7 +7,7 @@ https://docs.python.org/3/using/cmdline.html#cmdoption-P (since 3.11)
 Imports what Python has already imported, and nothing else: not pathlib.
 """
 
-# ruff: noqa: PTH100, PTH109
+# ruff: noqa: PTH100
 
 import os
 import sys
@@ -45,14 +45,3 @@ def code(text: str, *arguments: str) -> list[str]:
 def import_path() -> list[str]:
     """Folders from which this process imports, absolute."""
     return [os.path.abspath(folder) for folder in sys.path if folder]
-
-
-def forget_current_folder() -> None:
-    """Import nothing from the current folder any more, where `python -m` has put it first. A
-    checkout from which this program itself is run comes last. Eight modules are too early for it:
-    `runpy` imports them (`types`, `warnings`, …)."""
-    here, own = os.getcwd(), os.path.abspath(f"{__file__}/../../..")
-    if sys.path and sys.path[0] in ("", here):
-        del sys.path[0]
-        if own == here and here not in sys.path:
-            sys.path.append(here)

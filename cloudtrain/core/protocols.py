@@ -361,6 +361,16 @@ class Stage(Protocol):
     def done(self, name: str, text: str = "") -> None: ...
 
 
+class SilentStage:
+    """A stage that is not shown."""
+
+    def node(self, name: str, text: str) -> None:
+        pass
+
+    def done(self, name: str, text: str = "") -> None:
+        pass
+
+
 class Console(Protocol):
     """Shows messages and progress; nothing is printed elsewhere."""
 

@@ -21,7 +21,6 @@ from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.rehearsal import faults
 from cloudtrain.rehearsal.report import Fault, Outcome, compared, judged, saving_in
-from cloudtrain.state import Records
 from cloudtrain.training.strategies import strategy_of
 
 POLL = 0.05
@@ -88,12 +87,12 @@ class Trial:
         """Run it, and judge how it went. Raises LeftoverError, and why no run has begun."""
         assert self.fault is not None
         error: CloudtrainError | None = None
-        before = Records(self.config.name).latest_run()
+        before = Handle(self.config).records.latest_run()
         try:
             self.run()
         except CloudtrainError as failure:
             error = failure
-        run = Records(self.config.name).latest_run()
+        run = Handle(self.config).records.latest_run()
         if error is not None and run == before:
             raise error
         assert run is not None
