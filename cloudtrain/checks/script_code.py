@@ -14,7 +14,7 @@ from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.playbooks import folder
-from cloudtrain.script.facts import ScriptFacts, together
+from cloudtrain.script.facts import ScriptFacts, strategy_in, together
 from cloudtrain.script.module import LARGEST
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.script.shell_line import Started, started_by
@@ -72,6 +72,15 @@ def facts_in(scripts: Iterable[StartedScript | None]) -> ScriptFacts | None:
     """Facts of all scripts that can be read, together; None if none can be read."""
     facts = [script.facts for script in scripts if script and script.facts]
     return together(facts) if facts else None
+
+
+def strategy_in_code(config: ClusterConfig) -> str | None:
+    """The strategy that the config's script uses, if its code is in a folder here."""
+    try:
+        facts = facts_in(scripts_of(config).values())
+    except CloudtrainError:
+        return None
+    return strategy_in(facts) if facts else None
 
 
 def command_lines(config: ClusterConfig) -> dict[str, str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.checks.script_code import facts_in, scripts_of
+from cloudtrain.checks.script_code import strategy_in_code
 from cloudtrain.config import refuse_url
 from cloudtrain.core.cloud import providers
-from cloudtrain.core.errors import CloudtrainError, UsageError
-from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.errors import UsageError
 from cloudtrain.importers import Imported, Options, import_job
 from cloudtrain.importers.source_files import LARGEST
 from cloudtrain.importers.submit_line import WHERE, config_of
-from cloudtrain.script.facts import strategy_in
 from cloudtrain.training.strategies import STRATEGIES
 
 
@@ -55,15 +53,6 @@ def import_file(
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}") from None
     return found
-
-
-def strategy_in_code(config: ClusterConfig) -> str | None:
-    """The strategy that the config's script uses, if its code is in a folder here."""
-    try:
-        facts = facts_in(scripts_of(config).values())
-    except CloudtrainError:
-        return None
-    return strategy_in(facts) if facts else None
 
 
 def _read(path: Path) -> bytes:

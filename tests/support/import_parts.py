@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
+from cloudtrain.checks.script_code import strategy_in_code
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.import_file import strategy_in_code
 from cloudtrain.commands.plan import PlanReport, plan_report
 from cloudtrain.config import load
 from cloudtrain.importers import Imported, Options, import_job

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.checks.own_code_hints import with_own_code
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.runs.supervise import with_own_code
 from tests.support.code_parts import write
 from tests.support.offline_checks_parts import written
 
