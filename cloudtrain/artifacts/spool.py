@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
-from cloudtrain.artifacts.landing import Landing, SyncSource
+from cloudtrain.artifacts.landing import Landing, SyncSource, own_manifests
 from cloudtrain.artifacts.manifest import Checkpoint, ManifestWriter, OwnManifests
 from cloudtrain.artifacts.spool_archive import (
     LocalSpool,
@@ -28,7 +28,7 @@ from cloudtrain.artifacts.spool_archive import (
     spools_among,
 )
 from cloudtrain.core import metrics
-from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.errors import CloudtrainError, LockedError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import shown, sizes
@@ -39,6 +39,7 @@ from cloudtrain.core.shell import Command, script
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.node import formats
 from cloudtrain.node.listing import times
+from cloudtrain.state import Records
 
 AT_ONCE = 16
 
@@ -73,6 +74,33 @@ def ingest_spools(
         console.say(f"ingesting {counted(len(names))} {_UNATTENDED}")
         ledger = ManifestWriter(store, run.id, own=own)
         _ingest(names, run, ledger, console, nodes, transport, log_path)
+
+
+def ingest_recorded(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
+    """The same for a run on record here, whose archives no supervised end has landed."""
+    if can_spool(store):
+        log_path, own = partial(records.log_path, run.id), own_manifests(records)
+        ingest_spools(run, store, console, log_path=log_path, own=own)
+
+
+def ingest_or_warn(
+    records: Records, run: Run, store: Callable[[], ArtifactStore], console: Console
+) -> None:
+    """The same, with a warning of what cannot be landed."""
+    try:
+        ingest_recorded(records, run, store(), console)
+    except CloudtrainError as error:
+        console.warn(f"cannot land what unattended nodes stored: {error}")
+
+
+def ingest_if_free(
+    records: Records, run: Run, store: ArtifactStore, console: Console, doing: str
+) -> None:
+    """The same, unless another process holds the cluster's lock: it lands them itself."""
+    if not can_spool(store):
+        return
+    with suppress(LockedError), records.lock(doing):
+        ingest_or_warn(records, run, lambda: store, console)
 
 
 def ingest_spools_into(

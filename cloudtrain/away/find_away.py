@@ -27,7 +27,6 @@ from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.state.away_record import AwayRecord, away_record
 from cloudtrain.state.folder import AWAY_SEEN
-from cloudtrain.stores import open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
     record = away_record(records) if records is not None and uri is None else None
     if record is not None:
         config = config or config_on_record(name)
-        store = store_at(record.store, config) if config else open_store(record.store)
+        store = store_at(record.store, config)
         published = Published(
             store,
             name,

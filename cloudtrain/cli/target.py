@@ -148,16 +148,9 @@ def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
             raise UsageError(error.message, hint=hint) from None
     if argument is not None:
         return ClusterTarget(Records(argument).name, None)
-    from cloudtrain.artifacts.run_index import clusters_in
-    from cloudtrain.stores import open_store
+    from cloudtrain.away.find_run import only_cluster_in
 
-    names = clusters_in(open_store(store))
-    if len(names) != 1:
-        raise UsageError(
-            f"{store} has runs of {len(names)} clusters{': ' if names else ''}{', '.join(names)}",
-            hint="name one of them" if names else "pass the `artifacts.store` of the run's config",
-        )
-    return ClusterTarget(names[0], None)
+    return ClusterTarget(only_cluster_in(store), None)
 
 
 def config_of(

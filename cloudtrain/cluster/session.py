@@ -204,8 +204,10 @@ def artifact_store(config: ClusterConfig, records: Records) -> StoreBackend:
     return store_at(config.artifacts.store or (records.folder / "artifacts").as_uri(), config)
 
 
-def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
-    """The store at that URI, configured by the config."""
+def store_at(uri: str, config: ClusterConfig | None) -> StoreBackend:
+    """The store at that URI, configured by the config if there is one."""
+    if config is None:
+        return open_store(uri)
     return open_store(
         uri,
         endpoint=config.endpoints.storage,
@@ -223,7 +225,7 @@ def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> Ar
             f"no local record of {name}, and its config has no artifacts.store",
             hint="its artifacts are on the machine that ran it; pass --store URI to read a store",
         )
-    return store_at(uri, config) if config else open_store(uri)
+    return store_at(uri, config)
 
 
 def config_on_record(name: str) -> ClusterConfig | None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudtrain.artifacts.land import not_landed
+from cloudtrain.artifacts.spool import ingest_or_warn
 from cloudtrain.cluster.lease import EVERY, LASTS, holding_cluster, refuse_being_created
 from cloudtrain.cluster.ownership import (
     is_recorded,
@@ -36,7 +37,6 @@ from cloudtrain.core.protocols import Console, Provider, Stage
 from cloudtrain.core.retry import CLOCK, IDLE_DOWN, OUTAGE, Clock, Retry
 from cloudtrain.report import notify
 from cloudtrain.runs import idle
-from cloudtrain.runs.find_run import ingest_before_down
 from cloudtrain.runs.idle import ensure_idle_process, recorded_budget
 from cloudtrain.runs.landing_steps import cluster_seen, end_lost_run, land_everything
 from cloudtrain.runs.state_table import next_step
@@ -174,7 +174,9 @@ def destroy_cluster(
         code = errors.RunFailed.exit_code
         records.save_run(replace(active, state="stopped", ended=moments.now(), exit_code=code))
     elif not discard:
-        ingest_before_down(handle, console)
+        runs = records.runs()  # of which archives that cannot be landed stay, for `fetch`
+        for run in [run for run in runs if run.ended is None or run == runs[-1]]:
+            ingest_or_warn(records, run, lambda: handle.store, console)
         lost_run = end_lost_run(handle) if not nodes and not unseen else None
     delete_all(handle, nodes, held, unseen, console)
     if lost_run is not None:

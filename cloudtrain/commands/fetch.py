@@ -9,14 +9,13 @@ from pathlib import Path
 from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.land import by_folder, land_so_far
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.away.find_run import find_run, ingest_before_reading
+from cloudtrain.cluster.session import Handle, open_session, recorded_config, store_at
 from cloudtrain.core.model import AUTO, ArtifactRules, ClusterConfig
 from cloudtrain.core.protocols import Console
-from cloudtrain.runs.find_run import find_run, ingest_before_reading
 from cloudtrain.runs.idle import starting_idle_process
 from cloudtrain.runs.tasks import ask_unlanded, landing_of, run_known, runs_of
 from cloudtrain.state import Records
-from cloudtrain.stores import open_store
 
 
 def fetch(
@@ -53,7 +52,7 @@ def fetch_from_nodes(name: str, destination: Path, *, console: Console) -> tuple
         left = ask_unlanded(session)
         landing = replace(
             landing_of(session),
-            store=open_store(destination.absolute().as_uri()),
+            store=store_at(destination.absolute().as_uri(), None),
             rules=ArtifactRules(paths=(AUTO, *session.config.artifacts.paths), limit=sys.maxsize),
         )
         nodes = {node.task: node for node in session.nodes}

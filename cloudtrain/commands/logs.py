@@ -9,6 +9,7 @@ from pathlib import Path
 from cloudtrain.artifacts.run_index import LandedLogs
 from cloudtrain.away.away_orders import GONE_EVERY
 from cloudtrain.away.find_away import FoundAway, attended, find_away
+from cloudtrain.away.find_run import FoundRun, find_run, ingest_before_reading
 from cloudtrain.away.published import AwayState, EventReader, LoggedEvent
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
@@ -20,7 +21,6 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.runs.find_run import FoundRun, find_run, ingest_before_reading
 from cloudtrain.runs.idle import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tail import LineView, RoleFilter

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.away.find_run import find_run
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.report.build import build
 from cloudtrain.report.facts import Report
 from cloudtrain.report.landed import landed_report
 from cloudtrain.report.sources import in_store, on_record
-from cloudtrain.runs.find_run import find_run
 
 
 def report(

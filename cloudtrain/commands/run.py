@@ -18,10 +18,10 @@ from cloudtrain.core import errors
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import ResumedFrom, Run
-from cloudtrain.runs.find_run import resume_source
 from cloudtrain.runs.finish import failure
 from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
+from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.runs.supervise import passes, supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED

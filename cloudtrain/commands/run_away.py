@@ -49,7 +49,7 @@ from cloudtrain.core.shell import Secret
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.money.estimate import estimate
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.runs.find_run import resume_source
+from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.state import Records
 from cloudtrain.state.away_record import AwayRecord, mark_of, save_away
 from cloudtrain.state.folder import ORDER_KEY

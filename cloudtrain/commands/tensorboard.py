@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cloudtrain.artifacts.event_files import MARK, copy_from_node, copy_landed, event_files
 from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.away.find_run import FoundRun, find_run
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
 from cloudtrain.core import own_python
 from cloudtrain.core.dataclass import dataclass
@@ -25,7 +26,6 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Task
-from cloudtrain.runs.find_run import FoundRun, find_run
 
 EVERY = 5.0
 """Seconds between two copies of a live run, and after which TensorBoard reads again."""

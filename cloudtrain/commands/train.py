@@ -31,9 +31,9 @@ from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import ResumedFrom, Run
-from cloudtrain.runs.find_run import resume_source
 from cloudtrain.runs.idle import attend_in_background, starting_idle_process
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
+from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.runs.supervise import start_detached, supervise_run
 from cloudtrain.runs.tasks import save_run
 from cloudtrain.setup.prepare import prepare_nodes

@@ -31,11 +31,11 @@ from cloudtrain.core.shell import Command, Secret, script
 from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.playbooks import code_packages, tensorflow
 from cloudtrain.runs import task_commands
-from cloudtrain.runs.find_run import source_of
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import keeping, replace_lost_nodes
 from cloudtrain.runs.preflight import run_preflight
 from cloudtrain.runs.proof import prove_nodes
+from cloudtrain.runs.resume_source import source_of
 from cloudtrain.runs.state_table import TaskSeen, of_run
 from cloudtrain.runs.tasks import (
     all_ends_known,

@@ -18,7 +18,7 @@ from cloudtrain.core.errors import NodesError, StoreError
 from cloudtrain.core.model import ClusterConfig, NodeGroup
 from cloudtrain.core.protocols import StoreBackend
 from cloudtrain.core.run_record import ResumedFrom, Run
-from cloudtrain.runs.find_run import at_uri, source_of
+from cloudtrain.runs.resume_source import at_uri, source_of
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, Store
 from tests.support.landing_parts import RUN, Cluster, FaultyStore, Heard

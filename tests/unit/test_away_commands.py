@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts import spool
 from cloudtrain.artifacts.run_index import store_record
-from cloudtrain.away import away_orders
+from cloudtrain.away import away_orders, find_run
 from cloudtrain.away.job import Process
 from cloudtrain.away.orders import Order, OrderInbox, new_order_key
 from cloudtrain.away.published import (
@@ -45,7 +46,6 @@ from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.protocols import StoreBackend
 from cloudtrain.core.retry import ORDER_RECEIVED, Clock
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.runs import find_run
 from cloudtrain.runs.idle import idle_limit
 from cloudtrain.runs.tail import LineView, LogLine, RoleFilter
 from cloudtrain.state import Records, resolve
@@ -364,9 +364,9 @@ def test_what_nodes_stored_after_their_desk_was_lost_lands_on_the_machine_that_s
 ) -> None:
     """Not before: two that write one manifest undo each other's work."""
     ingested: list[str] = []
-    monkeypatch.setattr(find_run, "can_spool", lambda store: True)
-    monkeypatch.setattr(find_run, "pending_spools", lambda run, store: [])
-    monkeypatch.setattr(find_run, "ingest_spools", lambda run, *_, **__: ingested.append(run.id))
+    for module in (find_run, spool):
+        monkeypatch.setattr(module, "can_spool", lambda store: True)
+    monkeypatch.setattr(spool, "ingest_spools", lambda run, *_, **__: ingested.append(run.id))
     monkeypatch.setattr(time, "time", lambda: away.now)
     land_logs(ENDED, {}, away.store)
     away.reports()

@@ -19,6 +19,7 @@ from cloudtrain.artifacts.run_index import (
     store_record,
     stored_run,
 )
+from cloudtrain.away.find_run import find_run
 from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands.status import status
 from cloudtrain.config import to_json
@@ -26,7 +27,6 @@ from cloudtrain.core.errors import StoreError, UsageError
 from cloudtrain.core.model import ArtifactRules, ClusterConfig, NodeGroup
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task
-from cloudtrain.runs.find_run import find_run
 from cloudtrain.state import Records
 from tests.support.landing_parts import land_logs, land_logs_so_far
 from tests.support.run_index_parts import store

@@ -1,136 +1,19 @@
-"""Finds a run, on record here or in its store, and the checkpoint that `--resume` names."""
+"""Finds the checkpoint that `--resume` names, on record here or in a store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
-
 from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint, torn_part
-from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.run_index import StoredRuns, clusters_in
-from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools
+from cloudtrain.artifacts.spool import can_spool, counted, ingest_if_free, ingest_or_warn
 from cloudtrain.artifacts.spool_archive import pending_spools
-from cloudtrain.away.find_away import attended, find_away
-from cloudtrain.cluster.session import (
-    Handle,
-    artifact_store,
-    recorded_config,
-    shared_store,
-    store_at,
-)
-from cloudtrain.core import moments
-from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import CloudtrainError, DataError, LockedError, UsageError
+from cloudtrain.cluster.session import Handle, artifact_store, recorded_config, store_at
+from cloudtrain.core.errors import DataError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import ArtifactStore, Console
 from cloudtrain.core.run_record import ResumedFrom, Run
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.state.folder import ENDED, RUN_ID
-from cloudtrain.stores import open_store
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundRun:
-    """A run, and how to open its store. `records` is None if the run has no record here."""
-
-    run: Run
-    store: Callable[[], ArtifactStore]
-    records: Records | None
-
-
-def find_run(
-    name: str, run: str | None, *, config: ClusterConfig | None, uri: str | None
-) -> FoundRun:
-    """The cluster's latest run, or the one with that id. The record here counts first, unless it is
-    away, then the store of the config (of a FILE, or of the last `up`). `uri` names a store to read
-    instead of both. Raises UsageError, StoreError."""
-    if uri is not None or name not in known_clusters():
-        return in_store(name, run, config, uri)
-    records = Records(name)
-    if records.is_away() and run not in records.run_ids():
-        return in_store(name, run, config, None)
-    try:
-        return on_record(records, run)
-    except UsageError as unknown:
-        try:
-            return in_store(name, run, config, None)
-        except CloudtrainError:
-            if config is not None and run is None:
-                raise
-            raise unknown from None
-
-
-def on_record(records: Records, run: str | None) -> FoundRun:
-    wanted = records.run(run) if run is not None else records.latest_run()
-    if wanted is None:
-        raise UsageError(f"{records.name} has no runs", hint="`cloudtrain train` starts one")
-    return FoundRun(
-        run=wanted,
-        store=cache(lambda: artifact_store(recorded_config(records), records)),
-        records=records,
-    )
-
-
-def in_store(name: str, run: str | None, config: ClusterConfig | None, uri: str | None) -> FoundRun:
-    store = shared_store(name, config, uri)
-    runs = StoredRuns(store, name)
-    found = runs.run(run) if run is not None else runs.latest()
-    return FoundRun(run=found.run, store=lambda: store, records=None)
-
-
-def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None:
-    """Land spools before reading a run that this machine started or sent away; a supervised run
-    lands them itself. Other machines only read: two that change one manifest would undo each
-    other's work."""
-    try:
-        store = found.store()
-        if not can_spool(store):
-            return
-        records = found.records or sender_of(found.run)
-        if records is not None:
-            with records.lock(doing):
-                ingest(records, found.run, store, console)
-        elif left := pending_spools(found.run.id, store):
-            console.warn(
-                f"{counted(len(left))} stored by unattended nodes not landed yet; run "
-                f"`cloudtrain fetch {found.run.cluster}` on the machine that started the run"
-            )
-    except LockedError:
-        return
-    except CloudtrainError as error:
-        console.warn(f"cannot land what unattended nodes stored: {error}")
-
-
-def sender_of(run: Run) -> Records | None:
-    """Records of a cluster sent away from here, once its desk has ended. Raises StoreError."""
-    records = Records(run.cluster)
-    if not records.is_away() or attended(find_away(run.cluster, None), moments.now()) is not None:
-        return None
-    return records
-
-
-def ingest_before_down(handle: Handle, console: Console) -> None:
-    """Land spools, for the holder of the lock; those that cannot be landed stay, for `fetch`."""
-    runs = handle.records.runs()
-    for run in [run for run in runs if run.ended is None or run == runs[-1]]:
-        ingest_or_warn(handle.records, run, lambda: handle.store, console)
-
-
-def ingest_or_warn(
-    records: Records, run: Run, store: Callable[[], ArtifactStore], console: Console
-) -> None:
-    try:
-        ingest(records, run, store(), console)
-    except CloudtrainError as error:
-        console.warn(f"cannot land what unattended nodes stored: {error}")
-
-
-def ingest(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
-    if can_spool(store):
-        log_path, own = partial(records.log_path, run.id), own_manifests(records)
-        ingest_spools(run, store, console, log_path=log_path, own=own)
-
 
 LAST = "last"
 
@@ -237,8 +120,7 @@ def _on_record(
     if held:
         ingest_or_warn(records, run, lambda: store, console)
     else:
-        found = FoundRun(run=run, store=lambda: store, records=records)
-        ingest_before_reading(found, console, "train --resume")
+        ingest_if_free(records, run, store, console, "train --resume")
     return stored_checkpoint(run.id, store)
 
 
@@ -278,9 +160,8 @@ def _stored(run: str, store: ArtifactStore, console: Console) -> StoredCheckpoin
 def source_store(uri: str, config: ClusterConfig) -> ArtifactStore:
     """The store of another run; `endpoints.storage` counts if it is of the config's own kind."""
     own = config.artifacts.store
-    if own is not None and scheme_of(own) == scheme_of(uri):
-        return store_at(uri, config)
-    return open_store(uri)
+    is_of_own_kind = own is not None and scheme_of(own) == scheme_of(uri)
+    return store_at(uri, config if is_of_own_kind else None)
 
 
 def source_of(run: Run, config: ClusterConfig) -> StoredCheckpoint | None:
