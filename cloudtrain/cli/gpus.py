@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import date
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from cloudtrain.core.errors import UsageError
 from cloudtrain.core.paths import some
 
 if TYPE_CHECKING:
-    from cloudtrain.catalog.offers import Offer
     from cloudtrain.commands.accounts import AccountQuota
     from cloudtrain.commands.gpus import GpuKind, GpuMachine, GpuReport, Place
     from cloudtrain.core.model import Accelerator, Market
@@ -132,19 +130,7 @@ def text(
         yield from textwrap.wrap(said, width or len(said))
     yield "? is not known, - is not sold"
     yield from price_lines(report)
-    yield from older_lines(report, prices)
-
-
-def older_lines(
-    report: GpuReport, prices: Sequence[tuple[str, tuple[Offer | None, Offer | None]]]
-) -> Iterator[str]:
-    """Lines on machines with an older price than their cloud's table, which lacks them; by day."""
-    older: dict[date, dict[str, None]] = {}
-    for name, offers in prices:
-        for offer in offers:
-            if offer and offer.date and offer.date < report.dates[offer.provider]:
-                older.setdefault(offer.date, {})[name] = None
-    for day, names in sorted(older.items()):
+    for day, names in sorted(report.older(prices).items()):
         yield f"not in newer tables, of {day}: {some(names)}"
 
 
@@ -164,8 +150,8 @@ def kind_cells(kind: GpuKind) -> tuple[str, ...]:
         f"{major}.{minor}",
         " ".join(map(str, kind.counts)),
         " ".join(kind.providers),
-        dollars(kind.on_demand),
-        dollars(kind.spot),
+        dollars(kind.on_demand and kind.on_demand.price),
+        dollars(kind.spot and kind.spot.price),
     )
 
 
@@ -222,15 +208,15 @@ def machine_cells(machine: GpuMachine, place: Place, *, spot: bool) -> tuple[str
         f"{machine.accelerator.count}",
         f"{machine.vcpus}",
         f"{machine.memory_gib:g}",
-        dollars(place.on_demand) if place.on_demand else NOT_SOLD,
-        dollars(place.spot) if place.spot else NOT_SOLD,
+        dollars(place.on_demand.price) if place.on_demand else NOT_SOLD,
+        dollars(place.spot.price) if place.spot else NOT_SOLD,
         "?" if per_gpu is None else f"{per_gpu:.3f}",
     )
 
 
-def dollars(offer: Offer | None) -> str:
+def dollars(price: float | None) -> str:
     """`?` for a price that is not known."""
-    return "?" if offer is None or offer.price is None else f"{offer.price:.3f}"
+    return "?" if price is None else f"{price:.3f}"
 
 
 NUMBERS = frozenset({"GB", "CUDA", "GPUs", "vCPUs", "GiB", "$/hour", "on demand", "spot", "$/GPU"})

@@ -74,6 +74,17 @@ class GpuReport:
     def stale(self) -> bool:
         return self.age is not None and self.age > STALE_AFTER
 
+    def older(
+        self, prices: Iterable[tuple[str, Iterable[Offer | None]]]
+    ) -> dict[date, dict[str, None]]:
+        """Names with an older price than their cloud's table, which lacks them; by day."""
+        older: dict[date, dict[str, None]] = {}
+        for name, found in prices:
+            for offer in found:
+                if offer and offer.date and offer.date < self.dates[offer.provider]:
+                    older.setdefault(offer.date, {})[name] = None
+        return older
+
 
 def gpus(
     kind: str | None = None,
