@@ -23,7 +23,7 @@ from cloudtrain.config.yaml_source import Items, Scalar
 from cloudtrain.core import model
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.network import host_of, is_link_local
-from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, placeholders_in
+from cloudtrain.core.shell import PLACEHOLDER
 
 _HOST = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*)|\[[0-9A-Fa-f:.]+\])"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
@@ -39,9 +39,9 @@ def proxy_command(node: Any) -> str:
         raise InvalidValue(f"is not a command line: {error}") from None
     if not words:
         raise InvalidValue("is empty")
-    unknown = [name for word in words for name in placeholders_in(word) if name not in PLACEHOLDERS]
-    if unknown:
-        known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    named = [name for word in words for name in PLACEHOLDER.findall(word)]
+    if unknown := [name for name in named if name not in model.PROXY_PLACEHOLDERS]:
+        known = ", ".join(f"{{{name}}}" for name in model.PROXY_PLACEHOLDERS)
         raise InvalidValue(f"has an unknown placeholder {{{unknown[0]}}}", f"known: {known}")
     return value
 

@@ -111,6 +111,10 @@ class NodeGroup:
         return self.provisioning.spot
 
 
+PROXY_PLACEHOLDERS = ("address", "port", "name", "id", "zone", "region", "project")
+"""What `network.ssh_proxy.command` may name of a node in braces."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SshProxy:
     """Proxy for SSH connections to the nodes; exactly one field is set."""

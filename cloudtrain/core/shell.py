@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
 from cloudtrain.core.dataclass import dataclass
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
+"""A value of ours in a command line of the user's: `{address}`."""
 
 
 class Secret:

@@ -10,11 +10,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from cloudtrain.core.shell import PLACEHOLDER
+
 if TYPE_CHECKING:
     from cloudtrain.core.model import SshProxy
-
-PLACEHOLDERS = ("address", "port", "name", "id", "zone", "region", "project")
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 
 JUMP_OPTIONS = (
     # No prompt: connections to many nodes are opened side by side, without a terminal.
@@ -24,10 +23,6 @@ JUMP_OPTIONS = (
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
     *("-a", "-x"),  # neither the agent nor a display is forwarded to the jump host
 )
-
-
-def placeholders_in(word: str) -> tuple[str, ...]:
-    return tuple(_PLACEHOLDER.findall(word))
 
 
 def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
@@ -49,13 +44,14 @@ def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
 def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
     """The words of the user's command, with placeholders filled in each word by itself."""
     return tuple(
-        _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word)
+        PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word)
         for word in shlex.split(template)
     )
 
 
 def anywhere(proxy: SshProxy, values: Mapping[str, str]) -> tuple[str, ...]:
-    """The command of `jump` or `command`; () for a cloud's own service. `values`: PLACEHOLDERS."""
+    """The command of `jump` or `command`; () for a cloud's own service. `values`: of each name in
+    `core/model.PROXY_PLACEHOLDERS`."""
     if proxy.jump:
         return jump_command(proxy.jump, values["address"], int(values["port"]))
     return own_command(proxy.command, values) if proxy.command else ()

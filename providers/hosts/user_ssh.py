@@ -17,12 +17,12 @@ import paramiko
 
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
-from cloudtrain.core.model import Host, SshProxy
+from cloudtrain.core.model import PROXY_PLACEHOLDERS, Host, SshProxy
 from cloudtrain.core.retry import HOST_ANSWER, Retry
 from cloudtrain.core.shell import AnswerMark, script
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.ssh import sockets
-from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, in_words, jump_command
+from cloudtrain.ssh.ssh_proxy import ProxyFailed, anywhere, in_words, jump_command
 
 # Without a handler Python prints what paramiko's thread logs of a connection that breaks, with its
 # traceback: the error reaches the user as ours, once.
@@ -203,7 +203,7 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
 
 def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
     """The command that connects to it, by `network.ssh_proxy` or ~/.ssh/config; or ()."""
-    values = dict.fromkeys(PLACEHOLDERS, "") | {"address": way.address, "port": str(way.port)}
+    values = dict.fromkeys(PROXY_PLACEHOLDERS, "") | {"address": way.address, "port": str(way.port)}
     return anywhere(proxy, values) if proxy is not None else way.through
 
 
