@@ -47,10 +47,11 @@ class Event:
 
 class Events:
     """Events in their order. Bytes of a task's log that wait are one event, of which the last TAIL
-    are kept: whoever takes them may be busy for minutes, and the log here has all."""
+    are kept: whoever takes them may be busy for minutes, and the log here has all. A failure in a
+    thread that follows is raised in the one that takes events, which would wait for ever."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Event] = SimpleQueue()
+        self._queue: SimpleQueue[Event | Exception] = SimpleQueue()
         self._logs: dict[tuple[str, int], bytearray] = {}
         self._lock = threading.Lock()
 
@@ -66,9 +67,14 @@ class Events:
                     return
             self._queue.put(event)
 
+    def fail(self, error: Exception) -> None:
+        self._queue.put(error)
+
     def get(self, timeout: float) -> Event:
         """The next one; raises queue.Empty after so many seconds."""
         event = self._queue.get(timeout=timeout) if timeout else self._queue.get_nowait()
+        if isinstance(event, Exception):
+            raise event
         if not isinstance(event.news, bytes):
             return event
         with self._lock:
@@ -95,12 +101,18 @@ class Follower:
     def follow(self, task: Task, node: Node) -> None:
         """Follow the task's attempt in a thread of its own, to its end."""
         threading.Thread(
-            target=self._follow, args=(task, node), daemon=True, name=f"follow {task.name}"
+            target=self._follow_or_fail, args=(task, node), daemon=True, name=f"follow {task.name}"
         ).start()
 
     def close(self) -> None:
         """Stop retrying; a thread that is waiting for bytes ends with its connection."""
         self._closed.set()
+
+    def _follow_or_fail(self, task: Task, node: Node) -> None:
+        try:
+            self._follow(task, node)
+        except Exception as error:  # noqa: BLE001  (of any kind: nobody else would tell)
+            self.events.fail(error)
 
     def _follow(self, task: Task, node: Node) -> None:
         folder, log = folder_of(self._run, task), self._log_path(task)

@@ -133,3 +133,23 @@ def test_no_room_for_a_log_here_is_no_silence_of_its_node(tmp_path: Path) -> Non
         follower.events.get(0)
     assert "/dev/full: disk full" in console.warned[0]
     assert "its end is not noticed" in console.warned[0]
+
+
+def test_a_fault_of_ours_while_a_log_is_followed_ends_the_wait_for_its_task(tmp_path: Path) -> None:
+    """It ended the thread alone, and the run waited for ever."""
+    cluster = Cluster(tmp_path)
+
+    class Faulty:
+        def run(self, *_: object, **__: object) -> None:
+            raise KeyError("a fault of ours")
+
+    follower = Follower(
+        cluster.run,
+        Faulty(),  # type: ignore[arg-type]
+        lambda task: tmp_path / f"{task.name}.log",
+        Heard(),
+    )
+    follower.follow(cluster.run.tasks[0], cluster.nodes["chief0"])
+    with pytest.raises(KeyError, match="a fault of ours"):
+        follower.events.get(10)
+    follower.close()
