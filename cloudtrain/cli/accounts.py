@@ -189,6 +189,7 @@ def _cluster_json(held: HeldCluster) -> dict[str, Any]:
 @options.option("--running", "Also delete clusters with time left.")
 @options.yes
 @options.events
+@options.shows("progress")
 @options.as_json
 @options.record
 def gc_command(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @options.command("cache", "cloudtrain cache", "cloudtrain cache prune")
 @click.argument("action", type=click.Choice(["ls", "prune"]), default="ls", metavar="[ls|prune]")
 @options.yes
+@options.shows("progress")
 @options.as_json
 def cache_command(action: str, yes: bool, as_json: bool) -> int:
     """List what this machine keeps for later runs: environments, Pythons, input data, folders of
@@ -83,6 +84,7 @@ def text(found: tuple[Kept, ...]) -> str:
 @options.command("forget", "cloudtrain forget mnist")
 @options.name(required=True, known="down")
 @options.option("--discard", "Also delete artifacts that only this machine holds.")
+@options.shows("progress")
 @options.as_json
 def forget_command(name: str, discard: bool, as_json: bool) -> None:
     """Remove the record of a cluster that is down: its runs, their logs, its events. Refused

@@ -40,6 +40,7 @@ HOSTS = 8
 )
 @options.ignore
 @options.events
+@options.shows("progress")
 @options.as_json
 @options.record
 def check_command(

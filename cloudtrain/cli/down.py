@@ -28,6 +28,7 @@ from cloudtrain.state import Records
 @options.order_key
 @provider_options
 @options.events
+@options.shows("progress")
 @options.as_json
 @options.record
 def down_command(

@@ -67,7 +67,7 @@ def _pattern(
 @options.option("--timestamps", "Show when each line arrived.")
 @options.run("Run to show")
 @options.store
-@options.display
+@options.shows("log")
 @options.json("Print one JSON object for each line.")
 def logs_command(
     name: str | None,

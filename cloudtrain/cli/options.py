@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import click
 
@@ -238,14 +238,19 @@ store = option(
 )
 
 
-def display(function: Decorated) -> Decorated:
-    """The flags of `Style` that have a help."""
-    for each in fields(Style):
-        if meaning := each.metadata.get("help"):
-            flag = f"--{each.name.replace('_', '-')}"
-            decorate = option(flag, meaning, expose_value=False, callback=_displayed)
-            function = decorate(function)
-    return function
+def shows(what: Literal["progress", "log"]) -> Callable[[Decorated], Decorated]:
+    """The display flags of a command that shows progress, or a run's log too: fields of `Style`."""
+    shown = {"progress", what}
+
+    def with_flags(function: Decorated) -> Decorated:
+        for each in fields(Style):
+            if each.metadata.get("on") in shown:
+                flag, meaning = f"--{each.name.replace('_', '-')}", each.metadata["help"]
+                decorate = option(flag, meaning, expose_value=False, callback=_displayed)
+                function = decorate(function)
+        return function
+
+    return with_flags
 
 
 def command(

@@ -49,6 +49,7 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @options.option("--store URI", "Where the artifacts land (default: a local folder).")
 @options.option("--setup-run", "Also run the lines of `setup.run` here.")
 @options.events
+@options.shows("progress")
 @options.as_json
 def rehearse_command(
     file: str,

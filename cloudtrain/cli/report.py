@@ -116,6 +116,7 @@ def write(path: Path, text: str) -> None:
 @options.run("Run to download")
 @options.store
 @options.events
+@options.shows("progress")
 @options.as_json
 def fetch_command(
     name: str | None,
@@ -166,6 +167,7 @@ def fetch_command(
     "--port", "Port on 127.0.0.1 (default: a free one).", type=click.IntRange(0, 65535), default=0
 )
 @options.option("--open", "Open it in the browser.", name="opens")
+@options.shows("progress")
 @options.as_json
 def tensorboard_command(
     name: str | None, run_id: str | None, store: str | None, port: int, opens: bool, as_json: bool

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @options.adopt
 @options.yes
 @options.ignore
-@options.display
+@options.shows("log")
 @options.events
 @options.as_json
 @options.record
@@ -119,6 +119,7 @@ def run_from_desk(
 @options.name(known="up")
 @options.order_key
 @options.events
+@options.shows("progress")
 @options.as_json
 def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay up. A run that is away is
@@ -140,7 +141,7 @@ def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) ->
 @options.option("--detach", "Return once the run has started.")
 @options.resume
 @options.adopt
-@options.display
+@options.shows("log")
 @options.events
 @options.as_json
 @options.record

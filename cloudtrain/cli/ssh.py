@@ -42,6 +42,7 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 @options.name(required=True, known="up")
 @click.argument("first", nargs=-1, metavar="")
 @options.role
+@options.shows("progress")
 @options.as_json
 def exec_command(name: str, first: tuple[str, ...], roles: tuple[str, ...], as_json: bool) -> int:
     """Run a command on the nodes in parallel, each word passed as written, without a shell. The

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @options.adopt
 @options.ignore
 @options.events
+@options.shows("progress")
 @options.as_json
 @options.record
 def up_command(

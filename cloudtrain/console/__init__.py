@@ -17,16 +17,18 @@ __all__ = ["Style", "can_draw", "console"]
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """Display flags of a command: a field for each, of its name. One with a `help` is a flag of all
-    commands that show a run's log."""
+    """Display flags of a command: a field for each, of its name. `on` of its metadata says which
+    commands have it, those that show progress or only those that show a run's `log` too; `help` is
+    its text. A command without a flag has its default. Both consoles hold it as `style`."""
 
     json: bool = False
     """Stdout is for one document alone; task output goes to stderr too."""
     full_log: bool = field(
         default=True,
         metadata={
+            "on": "log",
             "help": "Show TensorFlow's log about itself on a terminal too, and each task's line of "
-            "those that many print alike; files and pipes always have both."
+            "those that many print alike; files and pipes always have both.",
         },
     )
     skips: bool = True
@@ -47,4 +49,4 @@ def console(style: Style) -> Screen:
         return TerminalConsole(err=sys.stderr, out=out, style=style)
     from cloudtrain.console.plain import PlainConsole
 
-    return PlainConsole(err=sys.stderr, out=out)
+    return PlainConsole(err=sys.stderr, out=out, style=style)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
+from cloudtrain.console import Style
 from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.screen import Progress, TaskOutput, counted
 from cloudtrain.core import moments
@@ -28,8 +29,14 @@ LONGEST = 100
 
 class PlainConsole:
     def __init__(
-        self, *, err: TextIO, out: TextIO, clock: Callable[[], float] = moments.now
+        self,
+        *,
+        err: TextIO,
+        out: TextIO,
+        style: Style | None = None,
+        clock: Callable[[], float] = moments.now,
     ) -> None:
+        self.style = style or Style()
         self._err = Progress(err)
         self._out = TaskOutput(out, colours=False)
         self._clock = clock

@@ -48,6 +48,7 @@ def full_screen(lines: Callable[[int], Sequence[str]]) -> Live:
 
 class TerminalConsole:
     def __init__(self, *, err: TextIO, out: TextIO, style: Style) -> None:
+        self.style = style
         self._rich = plain_rich(file=Progress(err), force_terminal=True)
         self._same = out.isatty()
         """Whether task output goes to the terminal that is drawn on."""

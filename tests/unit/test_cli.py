@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import importlib
 import json
@@ -10,8 +11,9 @@ import re
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import pytest
@@ -20,15 +22,17 @@ from click.testing import CliRunner, Result
 from cloudtrain import __version__
 from cloudtrain.cli import options as flags
 from cloudtrain.cli import printing
-from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli, run
+from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, MODULES, cli, run
 from cloudtrain.cli.check import painted
 from cloudtrain.commands.ssh import EditorRemote, Executed, Included
 from cloudtrain.console import Style
 from cloudtrain.core import errors
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Cluster, Node, Problem
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.run_record import Run
 from cloudtrain.state import Records
+from tests.support.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTATION = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -194,7 +198,7 @@ def test_the_same_flag_means_the_same_everywhere() -> None:
 )
 def test_each_display_flag_is_a_field_of_the_style(words: list[str], style: Style) -> None:
     @click.command()
-    @flags.display
+    @flags.shows("log")
     @flags.as_json
     def command(as_json: bool) -> None:
         click.echo(repr(flags.given_style()))
@@ -202,6 +206,64 @@ def test_each_display_flag_is_a_field_of_the_style(words: list[str], style: Styl
 
     assert CliRunner().invoke(command, words).output == f"{style}\n"
     assert flags.given_style() == Style(), "as in a command without these flags"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneFlagMore(Style):
+    brief: bool = field(default=False, metadata={"on": "progress", "help": "Show less."})
+
+
+@pytest.mark.parametrize("what", ["progress", "log"])
+def test_a_new_display_flag_is_one_field(
+    what: Literal["progress", "log"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flags, "Style", OneFlagMore)
+
+    @click.command()
+    @flags.shows(what)
+    def command() -> None:
+        with printing.shown() as screen:
+            click.echo(repr(getattr(screen, "style", None)))
+
+    assert CliRunner().invoke(command, ["--brief"]).output.startswith("OneFlagMore(")
+    assert "brief=True" in CliRunner().invoke(command, ["--brief"]).output
+
+
+def test_each_command_that_shows_progress_or_a_log_has_their_display_flags() -> None:
+    wrong = {}
+    for name in COMMANDS:
+        module = importlib.import_module(f"cloudtrain.cli.{MODULES.get(name, name)}")
+        functions = {
+            each.name: each
+            for each in parsed(Path(str(module.__file__))).body
+            if isinstance(each, ast.FunctionDef)
+        }
+        command = functions[f"{name.replace('-', '_')}_command"]
+        has = [
+            decorator.args[0].value
+            for decorator in command.decorator_list
+            if isinstance(decorator, ast.Call)
+            and ast.unparse(decorator.func) == "options.shows"
+            and isinstance(decorator.args[0], ast.Constant)
+        ]
+        used = used_by(command, functions)
+        shows = getattr(module, "shown", None) is printing.shown and "shown" in used
+        due = ["log"] if shows and "below" in used else ["progress"] if shows else []
+        if has != due:
+            wrong[name] = f"is to have {[f'@options.shows({each!r})' for each in due]}"
+    assert wrong == {}
+
+
+def used_by(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> set[str]:
+    """Names that a function uses, or another one of its module for it."""
+    used, due = set[str](), [function]
+    while due:
+        for node in ast.walk(due.pop()):
+            name = getattr(node, "id", getattr(node, "attr", ""))
+            if name in functions and name not in used:
+                due.append(functions[name])
+            used.add(name)
+    return used
 
 
 def test_every_command_and_flag_is_documented() -> None:
