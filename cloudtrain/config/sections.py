@@ -83,7 +83,7 @@ class NodesEntry(Section):
         return super().to_model(**_provisioning(self.spot, self.provisioning), **changes)
 
 
-# One at which a run is ended is also in runs/observers.LIMITS.
+# One at which a run is ended is also in runs/limits.LIMITS.
 class LimitsSection(Section):
     """Limits on a cluster's lifetime and price."""
 

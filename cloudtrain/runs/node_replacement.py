@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from cloudtrain.artifacts.land import Pending, by_folder, land_so_far
-from cloudtrain.cluster.lifetime import budget_now, refusal
+from cloudtrain.cluster.lifetime import refusal
 from cloudtrain.cluster.plan import SpotFallback, on_demand
 from cloudtrain.cluster.provision import TAKEN, create_nodes, shown_journal
 from cloudtrain.cluster.session import Session
@@ -45,6 +45,7 @@ from cloudtrain.core.retry import Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run
 from cloudtrain.money.estimate import price_of, total
 from cloudtrain.money.prices import dollars
+from cloudtrain.runs.limits import LIMITS
 from cloudtrain.runs.tasks import (
     ask_unlanded,
     end_orphans,
@@ -369,16 +370,11 @@ class _Until:
 
 
 def _until(session: Session, run: Run, now: float) -> _Until:
-    limits, train = session.config.limits, session.config.train
-    ends = [_Until(moment=now + (limits.wait or 0.0), why="limits.wait")]
-    if train.deadline is not None:
-        ends.append(_Until(moment=run.created + train.deadline, why="train.deadline"))
-    lives = [node.expires for node in session.nodes if node.expires is not None]
-    if lives:
-        ends.append(_Until(moment=min(lives), why="limits.max_lifetime"))
-    budget = budget_now(session)
-    if budget is not None and budget.stop is not None:
-        ends.append(_Until(moment=budget.stop, why="limits.budget"))
+    ends = [_Until(moment=now + (session.config.limits.wait or 0.0), why="limits.wait")]
+    for limit in LIMITS.values():
+        if (end := limit.end(session, run)) is not None:
+            moment = limit.wait_end(session) if limit.wait_end else end.at
+            ends.append(_Until(moment=moment, why=limit.field))
     return min(ends, key=lambda end: end.moment)
 
 

@@ -10,7 +10,6 @@ from posixpath import normpath
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.run_index import store_record
-from cloudtrain.cluster.lifetime import budget_now
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError
@@ -18,7 +17,8 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.core.run_record import CauseKind, Run
-from cloudtrain.runs.attempt_state import AttemptState, End, TaskView, serves
+from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
+from cloudtrain.runs.limits import LIMITS
 from cloudtrain.runs.node_agents import last_sync, start_agents, task_stop
 from cloudtrain.runs.tail import listening_ports
 from cloudtrain.runs.tasks import landing_of, log_files, nodes_of
@@ -194,38 +194,8 @@ class PeriodicSync(Observer):
         self._given, self._given_at = landed, session.clock.now()
 
 
-def _lifetime_end(session: Session, run: Run) -> End:
-    stops = (task_stop(session.config, node, run.created) for node in session.nodes)
-    return End(at=min(stops, default=float("inf")) + SAVE_SECONDS)
-
-
-def _deadline(session: Session, run: Run) -> End | None:
-    limit = session.config.train.deadline
-    return None if limit is None else End(at=run.created + limit, limit=limit)
-
-
-def _budget_end(session: Session, _: Run) -> End | None:
-    found = budget_now(session)
-    if found is None:
-        return None
-    warning = f"limits.budget: {found} are spent" if found.nearly_spent else None
-    stop = float("inf") if found.stop is None else found.stop
-    return End(at=stop, limit=found.limit, warning=warning)
-
-
-LIMITS: Mapping[CauseKind, Callable[[Session, Run], End | None]] = {
-    "deadline": _deadline,
-    "expired": _lifetime_end,
-    "budget": _budget_end,
-}
-"""Limits at which a run's tasks are ended, by the cause (`CAUSES`) of the failure. One that is no
-time ends `at` now once it is reached. Its field is in config/sections.LimitsSection."""
-
 LIMITS_EVERY = 15.0
 """Seconds between two looks at the limits."""
-
-SAVE_SECONDS = 30.0
-"""Seconds between the SIGTERM that an agent sends before its node's lifetime ends, and ours."""
 
 
 class LimitWatch(Observer):
@@ -241,8 +211,8 @@ class LimitWatch(Observer):
         if now < self._next:
             return
         self._next = now + LIMITS_EVERY
-        for kind, end_of in LIMITS.items():
-            if (end := end_of(self.session, self.run)) is None:
+        for kind, limit in LIMITS.items():
+            if (end := limit.end(self.session, self.run)) is None:
                 continue
             state.ends[kind] = end
             if end.warning is not None and kind not in self._warned:

@@ -21,7 +21,7 @@ from cloudtrain.runs.attempt_state import (
     separate_trainings_note,
     trained_as_one,
 )
-from cloudtrain.runs.observers import LIMITS
+from cloudtrain.runs.limits import LIMITS
 from cloudtrain.runs.root_cause import sentence, tolerated_failures
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
@@ -478,15 +478,16 @@ ENDED: dict[CauseKind, tuple[str, bool]] = {
 def test_each_limit_of_a_run_is_tried_and_each_cause_that_names_a_limit_is_one() -> None:
     named = {kind for kind, facts in CAUSES.items() if "{limit" in facts.words}
     assert set(ENDED) == set(LIMITS), "add what is said of it to ENDED"
-    assert named <= set(LIMITS), "add it to LIMITS of runs/observers.py"
+    assert named <= set(LIMITS), "add it to LIMITS of runs/limits.py"
 
 
 def test_each_field_of_limits_ends_a_run_or_does_something_else_on_purpose() -> None:
-    ends = {"max_lifetime": "expired", "budget": "budget"}
-    others = {"idle", "max_price", "wait", "give_back"}
-    lacking = {item.name for item in fields(Limits)} - others - ends.keys()
-    assert lacking == set(), "add it to LIMITS of runs/observers.py, or to `others` here"
-    assert {*ends.values()} <= LIMITS.keys()
+    others = {"limits.idle", "limits.max_price", "limits.wait", "limits.give_back"}
+    limits = {f"limits.{item.name}" for item in fields(Limits)}
+    known = limits | {f"train.{item.name}" for item in fields(Train)}
+    ends = {limit.field for limit in LIMITS.values()}
+    assert limits - others == ends & limits, "add it to LIMITS of runs/limits.py, or to `others`"
+    assert ends <= known, "a row names a field that the config does not have"
 
 
 @pytest.mark.parametrize("kind", ENDED)
