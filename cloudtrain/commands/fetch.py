@@ -46,7 +46,7 @@ def fetch_from_nodes(name: str, destination: Path, *, console: Console) -> tuple
     records = Records(name)
     with (
         starting_idle_process(records),
-        records.in_use(),
+        records.in_use("fetch"),
         open_session(Handle(recorded_config(records)), console) as session,
     ):
         left = ask_unlanded(session)

@@ -45,7 +45,7 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
         hint = f"its nodes: {listed}"
         hint += f"; not of this machine's record: {', '.join(others)}" if others else ""
         raise UsageError(f"{name} has no node {node or 'whose host key is here'}", hint=hint)
-    records.begin_use()
+    records.begin_use("ssh")
     ensure_idle_process(records)
     path = write_ssh_config(records, identity, nodes)
     remote = [shlex.join(command)] if command else []
@@ -73,7 +73,7 @@ def execute(
     records = Records(name)
     with (
         starting_idle_process(records),
-        records.in_use(),
+        records.in_use("exec"),
         open_session(Handle(recorded_config(records)), console) as session,
     ):
         meant = [node for node in session.nodes if is_meant(node, roles)]

@@ -17,7 +17,7 @@ from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run
 from cloudtrain.money.budget import BudgetState, budget_state
 from cloudtrain.state import Records
-from cloudtrain.state.lock import ATTEND
+from cloudtrain.state.lock import ATTEND, UnlockedUse
 
 DOING = "idle"
 """Purpose of the lock while an idle cluster is landed and destroyed; `down` waits for it."""
@@ -77,30 +77,39 @@ class Use:
 
 
 class UseFacts(NamedTuple):
-    """One kind of use, as docs/commands.md says it. `when_due`: it keeps the cluster up even once
-    its budget is spent or `down` was ordered, until it ends. One that leaves a trace, by which a
-    use that has ended counts, is also in `events.USES` or in `use_of`."""
+    """One use, as docs/commands.md says it. `when_due`: until it ends, it keeps the cluster up even
+    once its budget is spent or `down` was ordered."""
 
     words: str
     is_on: Callable[[Records], bool]
+    trace: Callable[[Records], float]
+    """Unix time at which it last began or ended, by the record; 0 if never."""
     when_due: bool = False
 
 
-UseKind = Literal["command", "session", "run"]
+UseKind = Literal["command", "run", UnlockedUse]
+
+
+def _unlocked(use: UnlockedUse, words: str) -> UseFacts:
+    return UseFacts(words, lambda records: records.is_in_use(use), Records.last_use)
+
+
 USES: Mapping[UseKind, UseFacts] = {
-    # By the cluster's lock.
     "command": UseFacts(
         "a command that holds the cluster",
         lambda records: records.holder() is not None,
+        Records.configured,
         when_due=True,
     ),
-    # Also one whose process was killed.
-    "run": UseFacts("a run", lambda records: records.active_run() is not None, when_due=True),
-    # A shell, a tunnel, a copy.
-    "session": UseFacts(
-        "an open `cloudtrain ssh` or `exec`, a `fetch` from nodes",
-        lambda records: records.is_in_use(),
+    "run": UseFacts(  # also one whose process was killed
+        "a run",
+        lambda records: records.active_run() is not None,
+        lambda records: events.last_use(records.events()),
+        when_due=True,
     ),
+    "ssh": _unlocked("ssh", "an open `cloudtrain ssh`"),
+    "exec": _unlocked("exec", "a `cloudtrain exec`"),
+    "fetch": _unlocked("fetch", "a `fetch` from nodes"),
 }
 """All uses that keep a cluster up."""
 
@@ -110,7 +119,7 @@ def use_of(records: Records, *, but: UseKind | None = None, due: bool = False) -
     count = [facts for kind, facts in USES.items() if kind != but and (facts.when_due or not due)]
     return Use(
         now=any(facts.is_on(records) for facts in count),
-        last=max(events.last_use(records.events()), records.last_use(), records.configured()),
+        last=max(facts.trace(records) for facts in USES.values()),
     )
 
 

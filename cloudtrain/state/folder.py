@@ -28,11 +28,12 @@ from cloudtrain.state.files import (
 from cloudtrain.state.lock import (
     ATTEND,
     LockHolder,
-    any_in_use,
+    UnlockedUse,
     begin_session,
     end_session,
     holder,
     last_used,
+    living_uses,
     locked,
 )
 
@@ -202,20 +203,20 @@ class Records:
         return holder(self._idle_lock)
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self, use: UnlockedUse) -> Iterator[None]:
         """Mark the nodes as in use, without the lock: they are not idle."""
-        self.begin_use()
+        self.begin_use(use)
         try:
             yield
         finally:
             end_session(self._uses)
 
-    def begin_use(self) -> None:
+    def begin_use(self, use: UnlockedUse) -> None:
         """Mark the nodes as in use until this process ends, also after exec."""
-        begin_session(self._uses)
+        begin_session(self._uses, use)
 
-    def is_in_use(self) -> bool:
-        return any_in_use(self._uses)
+    def is_in_use(self, use: UnlockedUse) -> bool:
+        return use in living_uses(self._uses)
 
     def last_use(self) -> float:
         """Unix time of the last start, or noticed end, of such a use; 0 if never."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Literal, get_args
 
 from cloudtrain.core import moments
 from cloudtrain.core.codec import UNIX_TIME, decode
@@ -221,21 +222,26 @@ def _alive(pid: int) -> str | None:
 # ── processes that use the nodes without the lock: open shells and commands ────
 
 
-def begin_session(folder: Path) -> None:
+UnlockedUse = Literal["ssh", "exec", "fetch"]
+"""A use of the nodes by a process that does not hold the lock."""
+
+
+def begin_session(folder: Path, use: UnlockedUse) -> None:
     """Record that this process uses the nodes until it ends, also after exec. A file, not a lock:
     OpenSSH closes descriptors that it was not given (`closefrom` in its ssh.c)."""
     make_folder(folder)
     pid = os.getpid()
-    write_whole(folder / str(pid), json.dumps({"birth": birth(pid)}).encode())
+    write_whole(folder / str(pid), json.dumps({"birth": birth(pid), "use": use}).encode())
 
 
 def end_session(folder: Path) -> None:
     (folder / str(os.getpid())).unlink(missing_ok=True)
 
 
-def any_in_use(folder: Path) -> bool:
-    """True if any recorded process lives; forgets the others."""
-    living = False
+def living_uses(folder: Path) -> frozenset[str]:
+    """Uses of the recorded processes that live; forgets the others. One that another version has
+    recorded counts as an open shell."""
+    living = set()
     with suppress(FileNotFoundError):
         for path in [path for path in folder.iterdir() if path.name.isdigit()]:
             try:
@@ -246,8 +252,10 @@ def any_in_use(folder: Path) -> bool:
                 lives = False
             if not lives:
                 path.unlink(missing_ok=True)
-            living = living or lives
-    return living
+            else:
+                use = facts.get("use")
+                living.add(use if use in get_args(UnlockedUse) else "ssh")
+    return frozenset(living)
 
 
 def last_used(folder: Path) -> float:

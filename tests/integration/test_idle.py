@@ -18,7 +18,7 @@ __all__ = ["records", "world"]
 def test_an_open_shell_is_use_of_it_until_its_process_ends(world: World) -> None:
     """`cloudtrain ssh` becomes OpenSSH, which closes every descriptor that it does not know."""
     code = (
-        "import os; from cloudtrain.state import Records; Records('mnist').begin_use();"
+        "import os; from cloudtrain.state import Records; Records('mnist').begin_use('ssh');"
         "os.write(1, b'.'); os.execvp('cat', ['cat'])"
     )
     with subprocess.Popen(
@@ -27,7 +27,7 @@ def test_an_open_shell_is_use_of_it_until_its_process_ends(world: World) -> None
         assert shell.stdin is not None
         assert shell.stdout is not None
         shell.stdout.read(1)
-        assert world.records.is_in_use()
+        assert world.records.is_in_use("ssh")
 
         def close() -> None:
             shell.communicate()
@@ -35,7 +35,7 @@ def test_an_open_shell_is_use_of_it_until_its_process_ends(world: World) -> None
         world.then[4000.0] = close
         world.run_idle_process()
     assert abs(world.tried[0] - 4000 - LIMIT) <= 3 * verb.POLL
-    assert not world.records.is_in_use()
+    assert not world.records.is_in_use("ssh")
 
 
 # ── the process itself ───────────────────────────────────────────────────────

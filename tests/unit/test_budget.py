@@ -458,7 +458,7 @@ def test_a_run_that_nobody_attends_is_supervised_first(world: World) -> None:
 def test_an_open_shell_does_not_keep_it_and_a_command_that_holds_it_does(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Records, "is_in_use", lambda self: True)
+    monkeypatch.setattr(Records, "is_in_use", lambda self, use: True)
     held = world.records.lock("train")
     held.__enter__()
     world.then[LASTS + 500.0] = lambda: held.__exit__(None, None, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from dataclasses import replace
 from typing import Any, get_args
@@ -20,6 +22,7 @@ from cloudtrain.core.retry import IDLE_DOWN
 from cloudtrain.runs import idle as judged
 from cloudtrain.runs.idle import IdleState
 from cloudtrain.state import Records
+from cloudtrain.state.lock import UnlockedUse, birth
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
 from tests.support.project import ROOT
@@ -55,8 +58,18 @@ def test_a_mark_of_a_process_that_is_not_there_or_makes_no_sense_is_forgotten(
     folder = records.folder / "uses"
     folder.mkdir()
     (folder / "1").write_bytes(mark)
-    assert not records.is_in_use()
+    assert not records.is_in_use("ssh")
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", [{}, {"use": "notebook"}, {"use": 1}])
+def test_a_use_that_another_version_has_recorded_keeps_it_up(
+    records: Records, use: dict[str, object]
+) -> None:
+    folder, pid = records.folder / "uses", os.getpid()
+    folder.mkdir()
+    (folder / str(pid)).write_text(json.dumps({"birth": birth(pid), **use}))
+    assert judged.idle_state(records) == IdleState(due=None)
 
 
 def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: World) -> None:
@@ -180,8 +193,10 @@ def test_it_is_not_idle_while_a_run_goes_on_or_somebody_works_on_it(records: Rec
     in_use = IdleState(due=None)
     with records.lock("train"):
         assert judged.idle_state(records) == in_use
-    with records.in_use():
-        assert judged.idle_state(records) == in_use
+    for use in get_args(UnlockedUse):
+        with records.in_use(use):
+            assert judged.idle_state(records) == in_use
+            assert {each for each in get_args(UnlockedUse) if records.is_in_use(each)} == {use}
     records.save_run(RUN)
     assert judged.idle_state(records) == in_use
     records.save_run(replace(RUN, state="failed", ended=2.0))
