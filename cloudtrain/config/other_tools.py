@@ -36,6 +36,8 @@ class ImportedKind:
     """Recognizes a document by its keys, or a text that is none."""
     submit: str = ""
     """Beginning of a line that submits such a job, for `--submit`."""
+    among_others: bool = False
+    """True if it is read from a file that has other documents too."""
 
 
 IMPORTED = (
@@ -72,6 +74,7 @@ IMPORTED = (
         title="a TFJob",
         form="a TFJob (kind: TFJob)",
         holds=lambda tree, _: str(tree.get("kind", "")).lower() == "tfjob",
+        among_others=True,
     ),
     ImportedKind(
         name="INI",

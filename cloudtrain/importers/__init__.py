@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudtrain.config import load, other_tools
 from cloudtrain.config.other_tools import IMPORTED, ImportedKind
-from cloudtrain.config.yaml_source import parse, shown
+from cloudtrain.config.yaml_source import Block, documents, parse, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of, providers
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, UsageError
@@ -93,15 +93,22 @@ def _read(kind: ImportedKind, values: Values, options: Options) -> Draft:
 
 
 def _one_document(data: bytes) -> bytes:
-    """The document with a TFJob, if the file has several; the others' lines stay, empty."""
+    """The first document of a kind that stands `among_others`, if the file has several, else the
+    first; the others' lines stay, empty."""
     lines = data.split(b"\n")
     marks = [at for at, line in enumerate(lines) if re.match(rb"---(\s|$)", line)]
     parts = [range(a, b) for a, b in zip([0, *marks], [*marks, len(lines)], strict=True)]
-    jobs = [part for part in parts if any(re.match(rb"kind:.*TFJob", lines[n], re.I) for n in part)]
+    jobs = [part for part in parts if marks and _stands_among_others([lines[at] for at in part])]
     if len(marks) < 2 and not (marks and jobs):
         return data
     kept = jobs[0] if jobs else parts[0]
     return b"\n".join(line if at in kept else b"" for at, line in enumerate(lines))
+
+
+def _stands_among_others(lines: list[bytes]) -> bool:
+    text = b"\n".join(lines).decode("utf-8", "replace")
+    kinds = (other_tools.kind_of(tree, text) for tree in documents(text) if isinstance(tree, Block))
+    return any(kind is not None and kind.among_others for kind in kinds)
 
 
 def _readable(data: bytes, text: str) -> bytes:

@@ -25,6 +25,7 @@ STATUS = report_json(StatusReport(clusters=(ClusterStatus(name="mnist"),)), 0.0)
 
 IN_OTHER_ROWS = {"as_of", "ceilings", "earlier", "made", "prices"}
 IN_THE_HEADING = {"missing", "open", "planned", "provider", "since", "strategy"}
+NOT_ON_THE_WATCH = {"deadline", "foreign", "holder", "is_away", "lease", "still_billed", "store"}
 
 
 def plan_json() -> dict[str, Any]:
@@ -60,3 +61,6 @@ def test_each_field_of_a_clusters_status_has_a_row_and_most_have_a_line() -> Non
     rows = {row.field for row in ROWS}
     assert names - rows == IN_OTHER_ROWS, "add a row to cli/status_rows.py"
     assert rows - {row.field for row in ROWS if row.text} == IN_THE_HEADING, "it has no text"
+    watched = {row.field for row in ROWS if row.watch or row.short or row.alarm}
+    lacking = rows - watched - IN_THE_HEADING
+    assert lacking == NOT_ON_THE_WATCH, "`--watch` does not show it: `watch`, `short` or `alarm`"

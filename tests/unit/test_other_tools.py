@@ -81,6 +81,11 @@ def test_each_kind_that_import_reads_has_a_reader_and_a_section() -> None:
         assert callable(import_module(f"cloudtrain.importers.{kind.module}").read)
     text = page("import").text
     assert [kind.name for kind in KINDS if f"\n## {kind.name}" not in text] == []
+    named = {kind.what or kind.title for kind in KINDS}
+    assert named == {*IMPORTED.values()}, "add a file of its kind to IMPORTED here"
+    here = Path(__file__)
+    tests = {kind: here.with_name(f"test_import_{kind.module}.py") for kind in KINDS}
+    assert [path.name for path in tests.values() if not path.exists()] == [], "add its tests"
 
 
 def test_an_ini_inside_of_a_document_does_not_make_it_one(tmp_path: Path) -> None:
