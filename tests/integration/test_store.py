@@ -192,4 +192,6 @@ def test_a_file_of_many_parts_is_whole(store: ArtifactStore) -> None:
 
 
 def test_every_kind_of_store_but_a_folder_has_a_stand_in() -> None:
-    assert {kind.scheme for kind in store_kinds.KINDS} - {"file"} <= KINDS.keys()
+    assert {kind.scheme for kind in store_kinds.KINDS} - {"file"} <= KINDS.keys(), (
+        "add it to KINDS in tests/standins/stores.py"
+    )

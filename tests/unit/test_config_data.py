@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.config import from_json, load, to_json
+from cloudtrain.config import from_json, load, to_json, training_sections
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.training_sections import data_name, data_uri
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
@@ -55,10 +55,7 @@ def test_a_record_of_an_earlier_version_has_no_data(tmp_path: Path) -> None:
     assert from_json(recorded).data == {}
 
 
-FORMS = (
-    "must be gs://BUCKET/prefix, s3://BUCKET/prefix, az://ACCOUNT/CONTAINER/prefix, "
-    "file:///path or https://HOST/file"
-)
+FORMS = f"must be {training_sections.FORMS}"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.extras import install_hint
 from cloudtrain.core.store_kinds import StoreKind
-from cloudtrain.stores import open_store
+from cloudtrain.stores import extra_of, open_store
 from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
 from tests.support.project import ROOT
 
@@ -27,11 +27,28 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
     page = (ROOT / "docs" / "artifacts.md").read_text("utf-8")
     rows = [line for line in page.splitlines() if line.startswith("|") and kind.scheme in line]
     assert f"`{kind.scheme}://" in "".join(rows), "add its rows to docs/artifacts.md"
+    if not kind.on_this_machine:
+        stand_ins = (ROOT / "tests" / "standins" / "stores.py").read_text("utf-8")
+        has_one = re.search(rf'^KINDS = \{{.*"{kind.scheme}":', stand_ins, re.MULTILINE)
+        assert has_one, "write its stand-in, and add it to KINDS in tests/standins/stores.py"
     if kind.package:
-        text, package = (ROOT / "pyproject.toml").read_text("utf-8"), kind.package.replace(".", "-")
-        assert re.search(rf'"{package}\b', text), "add its extra to pyproject.toml"
         presigner = f"cloudtrain.stores.presign.{kind.scheme}"
         assert importlib.util.find_spec(presigner), f"write {presigner.replace('.', '/')}.py"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in store_kinds.KINDS if kind.package])
+def test_the_extra_of_a_kind_brings_its_package_and_is_in_all_and_on_the_page(
+    kind: StoreKind,
+) -> None:
+    extra, package = extra_of(kind), kind.package.replace(".", "-")
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    own = re.search(rf'^{extra} = .*"{package}\b', text, re.MULTILINE)
+    assert own, f"add an extra `{extra}` with {package} to pyproject.toml"
+    of_all = re.search(rf"^all = .*[\[,]{extra}[\],]", text, re.MULTILINE)
+    assert of_all, f"add {extra} to the extra `all` in pyproject.toml"
+    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8").partition("## Extras")[2]
+    assert f"`{extra}`" in page, "add it to docs/dependencies.md"
+    assert package in page, "add it to docs/dependencies.md"
 
 
 @pytest.mark.parametrize(
