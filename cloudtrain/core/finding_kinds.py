@@ -25,8 +25,40 @@ FINDINGS = {
     "disk": FindingKind(ignorable=True, this_machine=True),
     "account": FindingKind(of_machine=True),
     **dict.fromkeys(("system", "folder", "memory", "loopback"), FindingKind(this_machine=True)),
+    **dict.fromkeys(
+        (
+            # offline, of the file and the code
+            *("setup", "code", "command", "fill in", "secrets", "script", "buckets", "note"),
+            # of an account and its networks
+            *("credentials", "provider", "project", "services", "policies", "resource group"),
+            *(
+                "Cloud TPU API",
+                "OS Login",
+                "network",
+                "subnet",
+                "firewall",
+                "bastion",
+                "ssh",
+                "ssm",
+            ),
+            # of machines and their end
+            *(
+                "image",
+                "disk key",
+                "reservation",
+                "spot",
+                "spot price",
+                "machine facts",
+                "lifetime",
+            ),
+            *("shared home", "cluster", "end", "rehearsal", "trial", "trial end", "trial upload"),
+            # of stores
+            *("store", "blobs", "egress"),
+        ),
+        FindingKind(),
+    ),
 }
-"""Kinds with a property; findings of other names have none."""
+"""All kinds; data has one for each dataset, `data.NAME`."""
 
 IGNORABLE = tuple(name for name, kind in FINDINGS.items() if kind.ignorable)
 OF_MACHINE = frozenset(name for name, kind in FINDINGS.items() if kind.of_machine)

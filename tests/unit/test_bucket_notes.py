@@ -107,7 +107,7 @@ def test_check_refuses_what_nothing_on_the_nodes_can_open(tmp_path: Path) -> Non
     plain = {"tensorflow": "2.21"}
     config = on(tmp_path, "aws", "t.py s3://b", setup=plain, identity="trainer")
     (finding,) = buckets(config)
-    assert (finding.ok, finding.error) == (False, UsageError)
+    assert (finding.what, finding.ok, finding.error) == ("buckets", False, UsageError)
     assert "TensorFlow does not know s3://, and nothing else is installed" in finding.text
     assert finding.text in plan_report(make_plan(config)).notes
     assert finding.text not in [note.text for note in noted(config)], "it is said once"

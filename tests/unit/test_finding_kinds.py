@@ -1,20 +1,68 @@
-"""Kinds of findings are named as `check` names them, and listed as docs/commands.md has them."""
+"""Kinds of findings are named as `check` names them, tried, and listed as docs/commands.md has
+them."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+
+import pytest
 
 import cloudtrain
 from cloudtrain.commands.init import page
 from cloudtrain.core.finding_kinds import FINDINGS, IGNORABLE
+from tests.support.sources import walked
+
+PACKAGE = Path(cloudtrain.__file__).parent
+SOURCES = [path for name in ("checks", "providers") for path in (PACKAGE / name).rglob("*.py")]
+TESTS = [*(PACKAGE.parent / "tests").rglob("*.py")]
+
+
+def made_kinds() -> dict[str, str]:
+    """What is written as the `what` of a finding, with its place: given to `Finding`, `Finding.of`
+    or a function whose first argument it is, and which returns findings."""
+    functions = {"Finding", "of"} | {
+        node.name
+        for path in SOURCES
+        for node in walked(path)
+        if isinstance(node, ast.FunctionDef)
+        and [each.arg for each in node.args.args[:1]] == ["what"]
+        and node.returns is not None
+        and "Finding" in ast.unparse(node.returns)
+    }
+    found = {}
+    for path in SOURCES:
+        for node in walked(path):
+            if not isinstance(node, ast.Call):
+                continue
+            if getattr(node.func, "attr", getattr(node.func, "id", "")) not in functions:
+                continue
+            named = [each.value for each in node.keywords if each.arg == "what"]
+            for value in [*named, *node.args[:1]]:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    found[value.value] = f"{path.relative_to(PACKAGE)}:{value.lineno}"
+    return found
+
+
+def test_each_finding_is_of_a_kind_that_the_table_has() -> None:
+    lacking = {what: place for what, place in made_kinds().items() if what not in FINDINGS}
+    assert lacking == {}, "add a row to FINDINGS in core/finding_kinds.py"
 
 
 def test_each_kind_is_the_name_of_a_finding_somewhere() -> None:
-    folders = (Path(cloudtrain.__file__).parent / name for name in ("checks", "providers"))
-    code = "".join(
-        path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")
-    )
+    code = "".join(path.read_text("utf-8") for path in SOURCES)
     assert [name for name in FINDINGS if f'"{name}"' not in code] == []
+
+
+@pytest.fixture(scope="module")
+def tests() -> str:
+    here = Path(__file__)
+    return "".join(path.read_text("utf-8") for path in TESTS if path != here)
+
+
+def test_each_kind_is_named_in_a_test(tests: str) -> None:
+    lacking = [name for name in FINDINGS if f'"{name}"' not in tests]
+    assert lacking == [], "write a test of the finding that names its `what`"
 
 
 def test_the_page_lists_what_can_be_ignored() -> None:

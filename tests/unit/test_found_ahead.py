@@ -111,7 +111,9 @@ def test_other_braces_are_left_alone(tmp_path: Path, line: str) -> None:
 def test_a_value_of_nobodys_is_refused(
     tmp_path: Path, values: dict[str, object], said: str
 ) -> None:
-    assert refused(written(tmp_path, **values)) == [said]
+    made = written(tmp_path, **values)
+    assert refused(made) == [said]
+    assert [each.what for each in found_ahead(made) if not each.ok] == ["fill in"]
 
 
 def test_a_bucket_of_the_users_own_storage_may_have_any_name(tmp_path: Path) -> None:
