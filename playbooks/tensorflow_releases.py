@@ -1,4 +1,9 @@
-"""TensorFlow releases: supported Pythons, wheels, and bounds for their open requirements."""
+"""TensorFlow releases: supported Pythons, wheels, and bounds for their open requirements.
+
+A new release is a row of `_NEWEST`, of `_PYTHONS` if it supports others, and the value of `READ`.
+`test_a_release_is_known_everywhere` lists its other places; names that it has or lacks are in
+script/releases.py, strategies in training/strategies.py.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +74,11 @@ def release(version: str) -> Release:
     return int(found[1]), int(found[2])
 
 
+def newest() -> str:
+    """The newest release of the tables, `2.21`."""
+    return "{}.{}".format(*max(_NEWEST))
+
+
 def is_newer(version: str) -> bool:
     """True if the release is newer than the tables: then the package index is asked on the node."""
     return release(version) > max(_NEWEST)
@@ -76,12 +86,12 @@ def is_newer(version: str) -> bool:
 
 def unknown(version: str) -> str | None:
     """Message for a release that never existed; None for one of the tables and for newer ones."""
-    newest, number = max(_NEWEST), release(version)
-    if number > newest:
+    if is_newer(version):
         return None
+    number = release(version)
     oldest, last_of_1 = min(_NEWEST), 15
     if number < oldest or (number[0] == 1 and number[1] > last_of_1):
-        releases = f"1.13 to 1.15 and 2.0 to {newest[0]}.{newest[1]}"
+        releases = f"1.13 to 1.15 and 2.0 to {newest()}"
         return f"unknown TensorFlow {version}; {releases} are known"
     return None
 

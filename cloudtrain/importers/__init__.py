@@ -20,13 +20,10 @@ from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.importers.draft import Draft, Entry, Options, yaml_text
 from cloudtrain.importers.submit_line import WHERE, read_submit
 from cloudtrain.importers.values import Value, Values, values_of
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import tensorflow, tensorflow_releases
 from cloudtrain.training.strategies import STRATEGIES, strategy_for
 
 __all__ = ["Imported", "Options", "import_job"]
-
-TENSORFLOW = "2.21"
-"""Version of the templates, where the source names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +248,12 @@ def _put_placeholders(draft: Draft) -> None:
     if cloud and not draft.has("placement"):
         draft.put("placement", [cloud.first_region], comment="the zones or regions", fill_in=True)
     for known, field, value, comment in (
-        (("setup", "tensorflow"), "setup.tensorflow", TENSORFLOW, "the script's version"),
+        (
+            ("setup", "tensorflow"),
+            "setup.tensorflow",
+            tensorflow_releases.newest(),
+            "the script's version",
+        ),
         (("code",), "code.path", ".", "the folder of the script"),
         (("train", "command"), "train.command", "python train.py --output {output}", "the line"),
     ):

@@ -1,6 +1,7 @@
 """All strategies, each one value. To add one: a value here, its line in STRATEGIES, a row in
 docs/config.md, a section in docs/strategies.md, and its nodes in tools/tensorflow_matrix.py (a
-training that needs its own script: tools/matrix_training.py)."""
+training that needs its own script: tools/matrix_training.py). A class that some releases of
+TensorFlow lack is also in script/releases.py."""
 
 from __future__ import annotations
 

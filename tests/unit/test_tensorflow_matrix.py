@@ -11,7 +11,9 @@ from types import ModuleType
 import pytest
 import yaml
 
+from cloudtrain.catalog import cuda, gpus
 from cloudtrain.config import load
+from cloudtrain.playbooks import tensorflow_releases
 from cloudtrain.training.strategies import STRATEGIES
 from tests.support.project import ROOT
 
@@ -34,6 +36,24 @@ def test_the_page_is_that_of_the_results_beside_it(matrix: ModuleType) -> None:
     assert results
     page = (ROOT / "docs" / "versions.md").read_text("utf-8")
     assert page == matrix.page(results), "run: python tools/tensorflow_matrix.py --page"
+
+
+def test_a_release_is_known_everywhere(matrix: ModuleType) -> None:
+    """What a new one needs beside its row in playbooks/tensorflow_releases.py."""
+    newest = tensorflow_releases.newest()
+    number = tensorflow_releases.release(newest)
+    templates = [*(ROOT / "configs" / "templates").glob("*.yaml")]
+    known = {
+        "gpus.NEWEST of catalog/gpus.py, after a look at DEVICE_CODE": number == gpus.NEWEST,
+        "a row of LIBRARIES in catalog/cuda.py": cuda.LIBRARIES[-1].release == number,
+        "RELEASES of tools/tensorflow_matrix.py": newest in matrix.RELEASES,
+        "docs/versions.json: run tools/tensorflow_matrix.py": any(
+            cell.startswith(f"{newest} ") for cell in matrix.read(ROOT / "docs" / "versions.json")
+        ),
+        "catalog/gpu_code.csv: run `make gpu-code`": cuda.code(f"{newest}.0", "T4") is not None,
+        "configs/templates/": all(f'"{newest}"' in path.read_text("utf-8") for path in templates),
+    }
+    assert [place for place, is_known in known.items() if not is_known] == []
 
 
 def test_every_strategy_that_needs_no_tpu_is_trained(matrix: ModuleType) -> None:
