@@ -9,7 +9,8 @@ each (https://cloud.google.com/compute/vm-instance-pricing); its machines are su
 A new machine goes to `AWS_READ`, `AZURE_READ`, or as a row to `gcp()`; without a price to
 `AWS_UNPRICED`, `GCP_UNPRICED`, or to `AZURE_READ` without prices. One of AWS that moto lacks also
 goes to `AWS_HARDWARE`, a GPU that EC2 names otherwise, or sells with two sizes of memory, to
-`AWS_KINDS`, one that GCP attaches to N1 to `ATTACHED`.
+`AWS_KINDS`, one that GCP attaches to N1 to `ATTACHED`. One that is not simply sold on demand and as
+spot is also a row of providers/CLOUD/families.csv.
 """
 
 from __future__ import annotations
@@ -301,7 +302,9 @@ AWS_KINDS = {
 }
 AWS_HARDWARE: dict[str, dict[str, Any]] = {}
 """Machines that moto lacks, as EC2's DescribeInstanceTypes has them, with the day and the source:
-`VCpuInfo`, `MemoryInfo`, `GpuInfo`, `NetworkInfo`."""
+`VCpuInfo` (`DefaultVCpus`), `MemoryInfo` (`SizeInMiB`), `GpuInfo` (`Gpus`: one with `Name`,
+`Count`, `MemoryInfo`), `NetworkInfo` (`NetworkPerformance`, `MaximumNetworkCards`, `NetworkCards`:
+each with `NetworkPerformance`, `PeakBandwidthInGbps`)."""
 AWS_UNPRICED = (
     *(
         f"g7.{size}"

@@ -13,6 +13,7 @@ import pytest
 import cloudtrain.providers
 from cloudtrain import catalog, config
 from cloudtrain.catalog import table
+from cloudtrain.catalog.availability import family
 from cloudtrain.config.network_sections import SshProxySection
 from cloudtrain.core.cloud import (
     Cloud,
@@ -175,6 +176,27 @@ def test_families_name_their_source_and_what_to_take_instead(cloud: Cloud) -> No
         refused = row.retired or row.unfit or row.arm or not row.markets
         if refused:
             assert row.instead, row.shown
+
+
+SOLD_AS_USUAL = {
+    "aws": r"(g4dn|g5|gr?6e?|g7e?|p3dn)\..*",
+    "gcp": r"n1-.*|a3-edgegpu-8g",
+    "azure": r"Standard_N[CD]\d+\w*_(T4_v3|v4|A100_v4|H100_v5|H200_v5)",
+}
+"""Machines with GPUs that are simply sold on demand and as spot."""
+
+
+@every_cloud
+def test_each_machine_with_gpus_is_of_a_family_or_is_sold_as_usual(cloud: Cloud) -> None:
+    lacking = [
+        row.machine
+        for row in table.packaged(cloud.name).rows
+        if row.accelerator is not None
+        and family(cloud, row.machine) is None
+        and not re.fullmatch(SOLD_AS_USUAL.get(cloud.name, "(?!)"), row.machine)
+    ]
+    where = f"a row of providers/{cloud.name}/families.csv says how it is sold, or SOLD_AS_USUAL"
+    assert lacking == [], where
 
 
 @every_cloud
