@@ -414,7 +414,9 @@ def aws_bandwidth(machines: Iterable[str]) -> str:
 
 
 def aws_hardware(name: str) -> tuple[str, float, float, str, int]:
-    facts = described()[name]
+    facts = described().get(name)
+    if facts is None:
+        raise SystemExit(f"moto does not know {name}: add it to AWS_HARDWARE in tools/catalog.py")
     vcpus, memory = facts["VCpuInfo"]["DefaultVCpus"], facts["MemoryInfo"]["SizeInMiB"] / 1024
     if "GpuInfo" not in facts:
         return name, vcpus, memory, "", 0

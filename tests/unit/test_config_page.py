@@ -115,7 +115,9 @@ def test_every_field_of_the_model_is_in_the_file_and_described(model_class: type
     sections = [section for section in Section.__subclasses__() if section is not CandidateNodes]
     [section] = [section for section in sections if section.of is model_class]
     names = {item.name for item in fields(model_class)}
-    assert names - {"source", *NOT_KEYS} == set(section.names()) - {"source", *LISTS, *SHORT}
+    in_file = set(section.names()) - {"source", *LISTS, *SHORT}
+    where = f"{section.__name__}, {section.__module__.replace('.', '/')}.py: a row for each field"
+    assert names - {"source", *NOT_KEYS} == in_file, where
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     for name, field in section.by_key().items():
         assert field.meaning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,9 @@ def test_what_import_reads_is_named_with_the_command(text: str, tmp_path: Path) 
 
 def test_each_kind_that_import_reads_has_a_reader_and_a_section() -> None:
     for kind in KINDS:
-        assert callable(import_module(f"cloudtrain.importers.{kind.module}").read)
+        module = f"cloudtrain.importers.{kind.module}"
+        assert find_spec(module), f"write {module.replace('.', '/')}.py with `read`"
+        assert callable(import_module(module).read)
     text = page("import").text
     assert [kind.name for kind in KINDS if f"\n## {kind.name}" not in text] == []
     named = {kind.what or kind.title for kind in KINDS}

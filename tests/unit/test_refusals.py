@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,12 @@ from cloudtrain.core import errors
 from cloudtrain.core.errors import CapacityError, CloudError
 from cloudtrain.providers.aws import faults as aws
 from cloudtrain.providers.azure import faults as azure
-from cloudtrain.providers.base.faults import SHARED
+from cloudtrain.providers.base.faults import SHARED, Row, Table
 from cloudtrain.providers.gcp import faults as gcp
 from tests.standins.refusals import CLOUDS, CORPUS, recorded
 from tests.support.recorded import classified
 
+FAULTS: Mapping[str, Any] = {"aws": aws, "azure": azure, "gcp": gcp}
 ALL = [(cloud, name) for cloud in CLOUDS for name in recorded(cloud)]
 ENTRIES = [(cloud, name) for cloud, name in ALL if recorded(cloud)[name].means]
 ERRORS = {"Refused", "Refusal", "ApiError", "TpuError", "RecordedError", "Failure"}
@@ -42,6 +45,46 @@ def test_a_hint_names_what_is_known(cloud: str, name: str) -> None:
     """No placeholder is left where the answer or the request has the name."""
     hint = str(classified(cloud, recorded(cloud)[name]).hint)
     assert not re.search(r"[{}]|\b(PROJECT|TENANT|API|CONSUMER|NAMESPACE|CLAIMS|REGION)\b", hint)
+
+
+BY_DOCUMENTATION_ALONE = {
+    *("InsufficientAddressCapacity", "TagPolicyViolation", "DAILY_LIMIT_EXCEEDED"),
+    *("ResourceGroupQuotaExceeded", "LocationNotAvailableForResourceType"),
+    *("LocationNotAvailableForResourceGroup", r"compute\.(managed\.)?requireOsLogin"),
+    *("has been suspended", "insufficient authentication scopes"),
+}
+"""Codes or words of rows of which no refusal was met anywhere."""
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_each_row_of_a_cloud_reads_a_refusal_of_the_corpus_or_of_its_tests(
+    cloud: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: set[int] = set()
+    read = Table.row
+
+    def noted(self: Table, code: str, words: str = "") -> Row | None:
+        row = read(self, code, words)
+        met.add(id(row))
+        return row
+
+    monkeypatch.setattr(Table, "row", noted)
+    for entry in recorded(cloud).values():
+        if entry.asked != "POST token":
+            classified(cloud, entry)
+    tests = Path(__file__).with_name(f"test_{cloud}_faults.py").read_text("utf-8")
+    lacking = [
+        row.codes or row.words
+        for row, _, _ in FAULTS[cloud].TABLE._rows
+        if row not in SHARED
+        and not row.raised
+        and id(row) not in met
+        and not any(code.strip("*?") in tests for code in row.codes.split())
+        and not (row.words and re.search(row.words, tests))
+    ]
+    assert [row for row in lacking if row not in BY_DOCUMENTATION_ALONE] == [], (
+        f"add a refusal to tests/standins/corpus/{cloud}.yaml, or to test_{cloud}_faults.py"
+    )
 
 
 def test_each_refusal_says_where_it_was_met_or_that_its_words_are_the_models() -> None:

@@ -3,6 +3,7 @@
 `data/failures/<case>.<task>.log` are the ends of real logs: docs/failures.md.
 """
 
+import ast
 import json
 import re
 import signal
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.core.run_record import CAUSES, Cause, CauseFacts, CauseKind, Task
+from cloudtrain.runs import hints
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.root_cause import (
     Observation,
@@ -23,6 +25,7 @@ from cloudtrain.runs.root_cause import (
 )
 from cloudtrain.runs.state_machine import is_retryable
 from cloudtrain.training.log_text import LINES_SHOWN, headline, last_lines, own_frame
+from tests.support.sources import walked
 
 LOGS = Path(__file__).parents[1] / "data" / "failures"
 RAISED = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no\n'
@@ -289,6 +292,9 @@ def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> N
     [
         ("ModuleNotFoundError: No module named 'tensorflow'", "setup.tensorflow"),
         ("ModuleNotFoundError: No module named 'tensorflow_core'", 'setup.tensorflow: "2.1"'),
+        ("ModuleNotFoundError: No module named 'tensorflow.contrib'", "or port the script"),
+        ("ValueError: decay is deprecated in the new Keras optimizer", "optimizers.legacy"),
+        ("ValueError: The `batch_size` argument must be divisible by 3", "number of replicas"),
         (
             "ValueError: The filepath provided must end in `.keras` (Keras model format). Received:"
             " filepath=ckpt",
@@ -361,6 +367,24 @@ def test_each_message_of_the_page_has_that_hint(messages: str, words: str) -> No
         hint = hint_for("exit", f"Epoch 1/5\n{message}\n".encode())
         for word in re.findall(r"`([^`]+)`", words):
             assert word in str(hint), message
+
+
+def test_each_hint_is_tried_by_a_message() -> None:
+    """Of this file, docs/failures.md, tests/data/gpu_messages.json or a real log."""
+    said = [text for node in walked(Path(__file__)) for text in literals(node)]
+    said += [text for messages, _ in listed_hints() for text in re.findall(r"`([^`]+)`", messages)]
+    said += [message["log"] for message in MESSAGES]
+    said += [path.read_text("utf-8", "replace") for path in LOGS.glob("*.log")]
+    rows = [pattern for subject in hints._HINTS.values() for pattern, _ in subject]
+    untried = [row for row in rows if not any(re.search(row, text) for text in said)]
+    assert untried == [], "add a message to docs/failures.md, or to `test_each_known_line`"
+
+
+def literals(node: ast.AST) -> list[str]:
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, bytes):
+        return [value.decode("utf-8", "replace")]
+    return [value] if isinstance(value, str) else []
 
 
 def test_each_kind_of_cause_has_a_row_on_the_page() -> None:

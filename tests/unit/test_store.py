@@ -36,7 +36,9 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
         assert importlib.util.find_spec(presigner), f"write {presigner.replace('.', '/')}.py"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in store_kinds.KINDS if kind.package])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in store_kinds.KINDS if kind.package], ids=lambda kind: kind.scheme
+)
 def test_the_extra_of_a_kind_brings_its_package_and_is_in_all_and_on_the_page(
     kind: StoreKind,
 ) -> None:

@@ -53,7 +53,8 @@ def test_a_release_is_known_everywhere(matrix: ModuleType) -> None:
         "catalog/gpu_code.csv: run `make gpu-code`": cuda.code(f"{newest}.0", "T4") is not None,
         "configs/templates/": all(f'"{newest}"' in path.read_text("utf-8") for path in templates),
     }
-    assert [place for place, is_known in known.items() if not is_known] == []
+    lacking = [place for place, is_known in known.items() if not is_known]
+    assert not lacking, "\n".join([f"{newest} is lacking in:", *lacking])
 
 
 def test_every_strategy_that_needs_no_tpu_is_trained(matrix: ModuleType) -> None:
