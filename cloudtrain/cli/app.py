@@ -46,6 +46,8 @@ COMMANDS = {
     "docs": "Show a page of the documentation.",
     "completion": "Print the shell completion script.",
 }
+"""By name, with the line of the help page, in the order of docs/commands.md. Each is in one of
+`GROUPS` too, and in `MODULES` if its module has another name."""
 GROUPS = {
     "Start": (("init", "check", "plan"), ("import", "gpus", "trust", "docs", "completion")),
     "Run": (("run", "up", "train", "rehearse"), ("stop-run",)),

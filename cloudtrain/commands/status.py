@@ -29,6 +29,8 @@ OVERDUE = errors.LeftoverError.exit_code
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
+    """What is known of one cluster; each field has a row in `cli/status_rows.ROWS`."""
+
     name: str
     provider: str | None = None
     """From the record; None if that cannot be read."""

@@ -279,7 +279,8 @@ def test_every_command_and_flag_is_documented() -> None:
     for name, section in sections.items():
         for option in options(name):
             for flag in option.opts:
-                assert f"`{flag}" in section + common, f"{name} {flag}"
+                where = f"docs/commands.md, the section of {name} or Common flags: {flag}"
+                assert f"`{flag}" in section + common, where
 
 
 def options(name: str) -> list[click.Option]:
