@@ -18,7 +18,7 @@ from cloudtrain.core.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = [path.read_text() for path in sorted((ROOT / "configs" / "templates").glob("*.yaml"))]
-SAMPLES.append((ROOT / "docs" / "config.md").read_text().split("```yaml\n")[1].split("```")[0])
+SAMPLES.append((ROOT / "docs" / "most-fields.yaml").read_text("utf-8"))
 ENVIRON = {"HOME": "/home/me", "A": "1", "B": "x: [", "C": "", "D": "h\ud800", "E": "\udcff"}
 JARGON = (
     "validation",
