@@ -43,6 +43,7 @@ def test_every_whole_config_on_a_page_can_be_planned(
         monkeypatch.setenv(variable, str(tmp_path))
     (tmp_path / "src").mkdir()
     (tmp_path / "requirements.txt").touch()
+    (tmp_path / "cluster.ini").write_text("[cluster]\nchief=n1:8900\nworker=n2:8900, n3:8900\n")
     file = tmp_path / "config.yaml"
     file.write_text(text)
     report = plan_report(make_plan(config.load(file)))
