@@ -184,11 +184,6 @@ READERS = (
 # ── Signs the downloads of one dataset, and reads it here where nodes cannot ──────────────────
 
 
-VALID = 600.0
-"""Seconds for which every signed request is valid at least. Longer ones end with the credentials
-that signed them: tokens of Google and temporary keys of AWS after an hour at most."""
-
-
 class DataSigner:
     """Signer of one dataset, with the credentials of its open store. Thread-safe."""
 
