@@ -6,7 +6,6 @@ the stdin of the Python that runs it; a shell script in its own command line.
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 
@@ -40,10 +39,11 @@ _BY_NAME = """\
 case $(readlink -f "$python") in */bin/python3.[6-9] | */bin/python3.[1-9][0-9]) exit;; esac
 """
 
-# For any Python 3. Reads exactly the modules: the rest of stdin belongs to the program.
+# For any Python 3. Reads exactly the modules: the rest of stdin belongs to the program. A module is
+# compiled when it is imported. Imports nothing: `json` takes as long as the start of Python.
 BOOT = f"""\
 {IS_NEW}
-import json, os, types
+import os
 main, left = sys.argv[1], int(sys.argv[2])
 del sys.argv[1:3]
 text = b""
@@ -53,12 +53,18 @@ while left:
         sys.exit("the program was received only in part")
     text += data
     left -= len(data)
-for name, source in json.loads(text.decode("ascii")):
-    module = sys.modules[name] = types.ModuleType(name)
-    parent, _, own = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], own, module)
-    exec(compile(source, name, "exec"), module.__dict__)
+class Sent:
+    texts = eval(text.decode("ascii"))
+    def find_spec(self, name, path=None, target=None):
+        if name in self.texts:
+            return type(sys.__spec__)(name, self, is_package=not self.texts[name])
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        name = module.__name__
+        exec(compile(self.texts[name], name, "exec"), module.__dict__)
+sys.meta_path.insert(0, Sent())
+__import__(main)
 sys.modules[main].main()
 """
 
@@ -82,20 +88,19 @@ def program(module: str, *arguments: str) -> Program:
 def _source(module: str) -> bytes:
     texts = {"cloudtrain": "", PACKAGE: ""}
     _add(module, texts)
-    return json.dumps(list(texts.items())).encode("ascii")
+    return ascii(texts).encode("ascii")
 
 
 def _add(module: str, texts: dict[str, str]) -> None:
-    """Add each module after those that it imports."""
-    own = text(f"{module}.py")
+    """Add a module and all that it may import."""
+    own = texts[f"{PACKAGE}.{module}"] = text(f"{module}.py")
     for names in _IMPORTS.findall(own):
         for name in names.split(", "):
             if f"{PACKAGE}.{name}" not in texts:
                 _add(name, texts)
-    texts[f"{PACKAGE}.{module}"] = own
 
 
-_IMPORTS = re.compile(rf"^from {re.escape(PACKAGE)} import (.+)$", re.MULTILINE)
+_IMPORTS = re.compile(rf"^ *from {re.escape(PACKAGE)} import (.+)$", re.MULTILINE)
 
 
 def check_python() -> Command:

@@ -7,7 +7,6 @@ versions.
 
 import collections.abc
 import errno
-import json
 import os
 import selectors
 import socket
@@ -15,13 +14,13 @@ import struct
 import sys
 import time
 
-from cloudtrain.node import metadata
+from cloudtrain.node import short_json
 
 
 def main() -> None:
     poll = selectors.DefaultSelector()
     lines = Lines(poll)
-    order = json.loads(lines.next())
+    order = short_json.read(lines.next())
     greeting = f"cloudtrain {order['nonce']} {order['name']}\n".encode()
     listener, why = listen(order["port"])
     if listener is not None:
@@ -30,9 +29,13 @@ def main() -> None:
     facts["owner"] = owner(order["port"]) if listener is None else None
     facts.update(space(order["folder"]), versions=printed(sys.argv[1:]))
     how = order["identity"]
-    facts["identity"] = metadata.refusal(how) if how else None
+    facts["identity"] = None
+    if how:
+        from cloudtrain.node import metadata
+
+        facts["identity"] = metadata.refusal(how)
     tell(facts)
-    peers = json.loads(lines.next())
+    peers = short_json.read(lines.next())
     calls = [Call(poll, peer, order["nonce"]) for peer in peers["peers"]]
     calls += [Call(poll, task, "") for task in peers["serving"]]
     tell({"failed": reach(poll, calls, peers["timeout"])})
@@ -55,7 +58,7 @@ def printed(command: "list[str]") -> "str | None":
 
 
 def tell(fact: "dict[str, object]") -> None:
-    sys.stdout.write(json.dumps(fact) + "\n")
+    sys.stdout.write(short_json.written(fact) + "\n")
     sys.stdout.flush()
 
 
@@ -73,11 +76,11 @@ class Lines:
             sys.exit(0)
         self.rest += data
 
-    def next(self) -> str:
+    def next(self) -> bytes:
         while b"\n" not in self.rest:
             turn(self.poll, None)
         line, self.rest = self.rest.split(b"\n", 1)
-        return line.decode()
+        return line
 
 
 def turn(poll: selectors.BaseSelector, seconds: "float | None") -> None:
