@@ -7,7 +7,12 @@ TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-_NAMES = {"null": None, "true": True, "false": False, "__builtins__": {}}  # type: dict[str, Any]
+_NAMES = {
+    **{"null": None, "true": True, "false": False},
+    **{"Infinity": float("inf"), "NaN": float("nan")},
+    "__builtins__": {},
+}  # type: dict[str, Any]
+_SAID = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
 def read(line: bytes) -> "Any":
@@ -27,7 +32,7 @@ def written(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
-        return repr(value)
+        return _SAID.get(repr(value), repr(value))
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(written, value)) + "]"
     assert isinstance(value, dict)

@@ -104,7 +104,7 @@ class Kept(Cluster):
 
     def keep(self) -> None:
         node_agents.start_agents(self.session(), self.run)
-        assert self.console.warned == []
+        assert self.console.warned == [], self.console.warned
 
     def place(self, task: str = "chief0") -> Path:
         return self.work(task).parent
