@@ -99,6 +99,33 @@ def test_a_value_is_as_one_of_the_standard_library() -> None:
     assert ours == theirs
 
 
+def test_values_are_equal_and_hashed_by_the_fields_that_count() -> None:
+    ours, theirs = (declared(each) for each in (dataclass, dataclasses.dataclass))
+    for kinds in (ours, theirs):
+        frozen, positional = kinds["Frozen"], kinds["Positional"]
+        a, b = frozen(name="a", note="x"), frozen(name="a", note="y")
+        assert a == b
+        assert (a != frozen(name="b"), a != "a", a != positional("a")) == (True, True, True)
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(a)  # of its list
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(positional(1))  # not frozen
+        assert positional(1) == positional(1, 2)
+        below = kinds["Below"](name="A", sizes=())
+        assert hash(below) == hash(kinds["Below"](name="a", sizes=(), note="n"))
+        assert below != frozen(name="A", sizes=())
+
+
+def test_a_value_that_holds_itself_is_shown() -> None:
+    @dataclass
+    class Held:
+        inside: list[object] = field(default_factory=list)
+
+    value = Held()
+    value.inside.append(value)
+    assert repr(value).endswith("Held(inside=[...])")
+
+
 @pytest.mark.parametrize("asked", [dataclasses.fields, dataclasses.is_dataclass, inspect.signature])
 def test_a_class_of_which_there_is_no_instance_is_complete_for_who_asks(
     asked: Callable[[Any], Any],
