@@ -11,12 +11,13 @@ from typing import TextIO
 LONGEST = 1 << 16
 """Characters after which an unterminated line is shown as it is, to bound memory."""
 
-_SEQUENCES = re.compile(
+# Patterns of what few lines have are texts, which `re` compiles at their first use, and keeps.
+_SEQUENCES = (
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, …
     r"|\x1b[ -/]*[0-~]"
 )
-_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 """All but the tab; also the marks that change the direction of writing."""
 
 
@@ -29,14 +30,14 @@ def quoted(text: str) -> str:
     """Mark the lines of a message, after its first, that would look like lines of ours. Messages
     quote what clouds, stores and nodes say. A line break there, of whatever kind, must not make a
     `hint:` that this program never gave."""
-    first, *rest = _BREAKS.sub("\n", text).split("\n")
+    first, *rest = re.sub(_BREAKS, "\n", text).split("\n")
     return "\n".join(
-        [first, *(f"| {line.lstrip()}" if _OURS.match(line) else line for line in rest)]
+        [first, *(f"| {line.lstrip()}" if re.match(_OURS, line) else line for line in rest)]
     )
 
 
-_BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_OURS = re.compile(r"\W*(error|hint|warning|note|cost)\s*:")
+_BREAKS = "\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]"
+_OURS = r"\W*(error|hint|warning|note|cost)\s*:"
 
 
 def clean(line: str) -> str:
@@ -44,10 +45,10 @@ def clean(line: str) -> str:
     that overwrites itself; removes control characters, escape sequences and colours."""
     if line.isprintable():
         return line
-    line = _SEQUENCES.sub("", line).rstrip("\r").rpartition("\r")[2]
+    line = re.sub(_SEQUENCES, "", line).rstrip("\r").rpartition("\r")[2]
     if "\b" in line:
         line = _overwritten(line)
-    return _CONTROLS.sub("", line)
+    return re.sub(_CONTROLS, "", line)
 
 
 class LogLines:

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloudtrain.node.key_shapes import (
+    _VALUES,
     file_reason,
     key_file_reason,
     kind_of_key,
@@ -174,3 +177,12 @@ def test_no_file_of_this_project_is_taken_for_one_of_keys() -> None:
     files = [path for each in folders for path in (top / each).rglob("*") if path.is_file()]
     assert len(files) > 300
     assert [path for path in files if file_reason(bytes(path), path.stat().st_size)] == []
+
+
+@pytest.mark.parametrize(("parts", "shape"), [(parts, shape) for _, parts, shape in _VALUES])
+@given(data=st.data())
+def test_whatever_a_pattern_matches_has_one_of_its_parts(
+    parts: str, shape: str, data: st.DataObject
+) -> None:
+    text = data.draw(st.from_regex(shape))
+    assert any(part in text.casefold() for part in parts.split("|"))
