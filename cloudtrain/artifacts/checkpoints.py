@@ -86,6 +86,50 @@ def put_checkpoints(
         return describe(folder, content.files, content.small)
 
 
+def fill_folder(
+    run: Run,
+    node: Node,
+    place: str,
+    folder: str,
+    transport: Transport,
+    store: ArtifactStore,
+    *,
+    source: Callable[[], StoredCheckpoint | None],
+    say: Callable[[str], None],
+) -> str | None:
+    """Create the absolute folder `place`, which does not exist on the node, with the last whole
+    state of `folder` that landed, or of `source`; returns its description, None if it is empty. It
+    appears at once, complete. Raises StoreError, NodeError, DataError."""
+    own = stored_checkpoint(run.id, store)
+    usable = own is not None and own.folder == normpath(folder) and torn_part(own) is None
+    landed = own if usable else source()
+    work, what = f"{dirname(place)}/.filling/{basename(place)}/work", f"cannot fill {place}"
+    run_checked(node, script(BEGIN_FILLING, work), transport, what)
+    if landed is not None:
+        target = _Target(node, work, FILLED, transport, is_first=True)
+        with closing(CheckpointContent(landed, moved=not usable, say=say)) as content:
+            if not content.download_on(node, work, FILLED, transport):
+                target.run("unpack", UNPACK, FILLED, stdin=content.pieces())
+            if not target.holds(FILLED, content.files, Stop()):
+                raise NodeError(
+                    node.name,
+                    f"what landed of {folder} was damaged on its way to the node",
+                    hint="check with `cloudtrain ssh` whether the node's disk is full or broken",
+                )
+            found = describe(folder, content.files, content.small)
+    run_checked(node, script(END_FILLING, work, FILLED, place), transport, what)
+    return found if landed is not None else None
+
+
+FILLED = "filled"
+BEGIN_FILLING = 'rm -rf -- "$1" && exec mkdir -p -- "$1/filled"\n'
+END_FILLING = """\
+set -eu
+[ -e "$3" ] || mv -- "$1/$2" "$3"
+rm -rf -- "${1%/*}"
+"""
+
+
 def stored_checkpoint(run: str, store: ArtifactStore) -> StoredCheckpoint | None:
     """The last complete checkpoint that landed; None if there is none. Raises StoreError."""
     manifest = read_manifest(store, run)
@@ -128,13 +172,13 @@ class _Target:
     """True if the checkpoint is this task's own, and lands from it."""
 
     def put(self, content: CheckpointContent, stop: Stop) -> None:
-        if self._holds(self.folder, content.files, stop):
+        if self.holds(self.folder, content.files, stop):
             self._record()
             return
         new = normpath(f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new")
         if not content.download_on(self.node, self.work, new, self.transport):
             self.run("unpack", UNPACK, new, stdin=content.pieces())
-        if not self._holds(new, content.files, stop):
+        if not self.holds(new, content.files, stop):
             raise NodeError(
                 self.node.name,
                 f"the checkpoint {self.folder} was damaged on its way to the node",
@@ -151,7 +195,7 @@ class _Target:
         record = script(ship.START, ship.inline("changes"), "restored", task, self.folder)
         run_checked(self.node, record, self.transport, what)
 
-    def _holds(self, folder: str, landed: Mapping[str, Artifact], stop: Stop) -> bool:
+    def holds(self, folder: str, landed: Mapping[str, Artifact], stop: Stop) -> bool:
         """True if the folder has exactly these files."""
         folder = normpath(folder)
         inside = f"{literal(folder)}/**"

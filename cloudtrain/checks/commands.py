@@ -118,7 +118,8 @@ def placeholders(config: ClusterConfig) -> frozenset[str]:
     roles = {f"{role}.hosts" for role in config.nodes}
     chief = {"chief.ip"} if "chief" in config.nodes else set()
     data = {f"data.{name}" for name in config.data}
-    return frozenset({"output", "role", "index", "run", *own, *roles, *chief, *data})
+    shared = {"shared"} if config.shared else set()
+    return frozenset({"output", "role", "index", "run", *own, *roles, *chief, *data, *shared})
 
 
 def _meant(name: str, known: frozenset[str]) -> str | None:
@@ -218,6 +219,7 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
     inputs = LaunchInputs(
         addresses={node.name: f"<{node.name}>" for node in plan.nodes},
         work={node.name: work.format(node.name) for node in plan.nodes},
+        shared="<shared folder>" if plan.config.shared else "",
         data={
             node.name: {
                 name: f"<data.{name}>"

@@ -54,20 +54,21 @@ def evaluator_note(config: ClusterConfig) -> str | None:
     if "evaluator" not in config.nodes or config.train.checkpoints is not None:
         return None
     return (
-        "evaluator: without train.checkpoints it gets no checkpoints from the chief, so it "
-        "evaluates none"
+        "evaluator: without `shared` or train.checkpoints it gets no checkpoints from the chief, "
+        "so it evaluates none"
     )
 
 
 def part_note(config: ClusterConfig) -> str | None:
     """Note that each ps saves on its own disk (docs/artifacts.md has what was run)."""
-    if "ps" not in config.nodes or config.train.checkpoints is None:
+    if "ps" not in config.nodes or config.train.checkpoints is None or config.shared is not None:
         return None
     return (
-        f"train.checkpoints: {PARTS}: save with "
+        f"train.checkpoints: {PARTS}: name the folder in `shared` instead, which all nodes share; "
+        "or save with "
         "tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0'), in "
-        "TensorFlow 1 with Saver(sharded=False) unless there is one ps, or to a folder that all "
-        "nodes share or, with `identity`, a bucket"
+        "TensorFlow 1 with Saver(sharded=False) unless there is one ps, or, with `identity`, to a "
+        "bucket"
     )
 
 
@@ -288,31 +289,32 @@ def _own_addresses(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 
 def _saves_on_ps(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     """Notes on ways of saving that fail with ps. Each way was run: docs/artifacts.md."""
-    if "ps" not in config.nodes or any(
-        use.name.endswith(".CheckpointOptions") for use in facts.names
-    ):
+    if "ps" not in config.nodes or config.shared is not None:
+        return
+    if any(use.name.endswith(".CheckpointOptions") for use in facts.names):
         return
     kept = config.train.checkpoints is not None and config.nodes["ps"].count == 1
     for use in facts.saves:
         what = use.name.rpartition(".")[2]
         if saving.way_of(use.name) == "object":
             yield (
-                f"{use}: {what}: {PARTS}, and TensorFlow fails to merge them: save with "
+                f"{use}: {what}: {PARTS}, and TensorFlow fails to merge them: {SHARE}, or save "
+                "with "
                 "tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0'"
-                "), or to a folder that all nodes share or, with `identity`, a bucket"
+                "), or, with `identity`, to a bucket"
             )
             return
         if not kept or facts.reads_back:
             yield (
                 f"{use}: {what}: {PARTS}, so that no task can read a whole one (to evaluate, to "
-                "export, after a restart): with one ps name the folder in `train.checkpoints`, "
-                "with more use Saver(sharded=False); or save to a folder that all nodes share or, "
-                "with `identity`, a bucket"
+                f"export, after a restart): {SHARE}, or use Saver(sharded=False), or, with "
+                "`identity`, save to a bucket"
             )
             return
 
 
 PARTS = "each ps writes its part of a checkpoint to its own disk"
+SHARE = "name its folder in `shared` (`shared: job`), which all nodes share"
 
 
 def _written_elsewhere(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:

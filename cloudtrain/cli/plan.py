@@ -70,6 +70,7 @@ def text(
     for name, title in FILE_USES.items():
         named = [f"${{{each}}}" if name == "variables" else each for each in plan["uses"][name]]
         lines += [f"  {title:9}  {', '.join(named)}"] if named else []
+    lines += [f"  shared     {shared_text(plan['shared'])}"] if plan["shared"] else []
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  lands      {landing_text(plan['lands'])}")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
@@ -80,6 +81,13 @@ def text(
     lines += [f"  default    {name}, from {place}" for name, place in plan["defaults"].items()]
     lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]
+
+
+def shared_text(shared: dict[str, Any]) -> str:
+    """The shared folder, and where it is."""
+    served = f"on the disk of {shared['node']}, on which all of it is lost that has not landed"
+    where = f"in {shared['path']} of every node" if shared["path"] else served
+    return f"{shared['folder']}/ in every work folder, {where}; lands from {shared['node']}"
 
 
 def landing_text(lands: dict[str, Any]) -> str:
@@ -210,6 +218,8 @@ def as_document(report: PlanReport) -> dict[str, Any]:
             **pick(config.artifacts, "paths limit"),
             "home": not facts_of(config.provider).takes_hosts,
         },
+        "shared": config.shared
+        and {**pick(config.shared, "folder path"), "node": report.plan.nodes[0].name},
         "store": config.artifacts.store,
         "price": in_words(cost, config) if cost else NO_PRICE,
         **_price_json(cost, 0.0),

@@ -43,6 +43,8 @@ class LaunchInputs:
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     data: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Absolute folders of datasets, by node name and dataset name."""
+    shared: str = ""
+    """Absolute path of the run's part of the shared folder; "" without `shared:`."""
 
 
 def task_launches(plan: Plan, run: Run, inputs: LaunchInputs) -> tuple[TaskLaunch, ...]:
@@ -71,6 +73,7 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
             f"CLOUDTRAIN_DATA_{name.upper()}": folder
             for name, folder in inputs.data.get(task.node, {}).items()
         },
+        **({"CLOUDTRAIN_SHARED": inputs.shared} if inputs.shared else {}),
         **{name: fill(value, values) for name, value in config.train.env.items()},
         **inputs.secrets,
     }
@@ -127,6 +130,7 @@ def placeholders(run: Run, task: Task, inputs: LaunchInputs) -> dict[str, str]:
         if other.role == "chief":
             values["chief.ip"] = address
         hosts.setdefault(other.role, []).append(target(address, other.port))
+    values |= {"shared": inputs.shared} if inputs.shared else {}
     values |= {f"{role}.hosts": ",".join(each) for role, each in hosts.items()}
     return values | {f"data.{name}": at for name, at in inputs.data.get(task.node, {}).items()}
 

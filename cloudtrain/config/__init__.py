@@ -283,6 +283,8 @@ def _config(file: ConfigFile, path: Path) -> ClusterConfig:
         group = groups.get(role)
         nodes[role] = replace(group.to_model(), count=count) if group else NodeGroup(count=count)
     config = file.to_model(name=file.name or _stem(path), nodes=nodes, source=str(path.absolute()))
+    if config.shared is not None:  # it lands and comes back as the folder of checkpoints does
+        config = replace(config, train=replace(config.train, checkpoints=config.shared.folder))
     assert isinstance(config, ClusterConfig)
     return config
 

@@ -416,6 +416,29 @@ def _dataset(at: Path, entry: DataEntry, roles: Collection[str]) -> Found:
         yield (*at, "rest"), "requires `shard: true`"
 
 
+# ── `shared:`: the folder that all nodes share ────────────────────────────────────────────────
+
+
+def _shared(file: ConfigFile) -> Found:
+    shared, train = file.shared, file.train
+    if shared is None:
+        for path, text in (train.texts() if train else {}).items():
+            if "{shared}" in text:
+                yield ("train", *path), "names {shared}: add `shared: job`, the folder's name"
+        return
+    if (shared.folder or "").split("/")[0] == "output":
+        yield ("shared", "folder"), "is the task's own output folder: choose another name"
+    if train is not None and train.checkpoints is not None:
+        text = "leave it out: `shared` lands and comes back as a whole, as a checkpoint folder does"
+        yield ("train", "checkpoints"), text
+    if _takes_hosts(file) and shared.path is None:
+        text = "is missing: a folder that all hosts share already, such as an NFS mount"
+        yield ("shared", "path"), text
+    if file.provider and facts_of(file.provider).on_this_machine and shared.path is not None:
+        text = f"provider {file.provider} shares a folder of its own: leave it out"
+        yield ("shared", "path"), text
+
+
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _required,
     _commands,
@@ -432,5 +455,6 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _ports,
     _estimator,
     _data,
+    _shared,
     _budget,
 )

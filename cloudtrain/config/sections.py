@@ -31,6 +31,7 @@ from cloudtrain.config.training_sections import (
     Data,
     SecretName,
     SetupSection,
+    Shared,
     TrainSection,
 )
 from cloudtrain.config.yaml_source import Scalar
@@ -317,6 +318,7 @@ class ConfigFile(Section):
         "Input data by name, which nodes download before the first attempt: `{data.NAME}` and "
         "`CLOUDTRAIN_DATA_NAME` are its folder on the node ([data.md](data.md))."
     )
+    shared: Shared | None = optional("A folder that all nodes share.")
     endpoints: EndpointsSection | None = optional("Addresses of the cloud's services.")
     limits: LimitsSection | None = optional("Limits on lifetime and price.")
     notify: NotifySection | None = optional("Who is told of an end.")

@@ -53,6 +53,13 @@ def folder_inside(node: Any) -> str:
     return value
 
 
+def folder_on_nodes(node: Any) -> str:
+    value = line(node)
+    if not value.startswith("/") or not value.strip("/.") or ".." in value.split("/"):
+        raise InvalidValue("must be an absolute path on the nodes, such as /mnt/nfs/team")
+    return value.rstrip("/")
+
+
 def package(node: Any) -> str:
     value = text(node)
     if value.lstrip().startswith("-"):
@@ -107,6 +114,7 @@ Version = Annotated[str, Reads(version, "version", "string", "number")]
 Python = Annotated[str, Reads(python, "auto | version | path", "string", "number")]
 Requirements = Annotated[str, Reads(requirements, "path or code:path", *TEXT)]
 FolderInside = Annotated[str, Reads(folder_inside, "relative path", *TEXT)]
+FolderOnNodes = Annotated[str, Reads(folder_on_nodes, "absolute path on the nodes", *TEXT)]
 Package = Annotated[str, Reads(package, "package", "string")]
 Index = Annotated[str, Reads(package_index, "https URL", "string")]
 Git = Annotated[str, Reads(git, "git URL", "string")]
@@ -455,6 +463,33 @@ class DataEntry(Section):
         f"{_PAID}: your account pays for requests and traffic, as the bucket's owner "
         "demands; for `gs://` it is `project:`, on another cloud the project of your login."
     )
+
+
+class SharedSection(Section):
+    """A folder that all nodes share ([shared.md](shared.md)); `shared: NAME` is short for `shared:
+    {folder: NAME}`."""
+
+    of = model.SharedFolder
+    change = NEXT_RUN
+    folder: FolderInside | None = optional(
+        "Its name in each task's work folder, where it is a link. `{shared}` and "
+        "`CLOUDTRAIN_SHARED` are its absolute path."
+    )
+    path: FolderOnNodes | None = optional(
+        "A folder that all nodes have in common already, such as an NFS mount: required with "
+        "`provider: hosts`. If not set, the chief's node serves one over NFS to the others, and "
+        "`local` nodes share a folder of this machine."
+    )
+
+
+def _shared(node: Any) -> Any:
+    """Its short form: the folder alone."""
+    if isinstance(node, Scalar) and not kinds.is_null(node):
+        return SharedSection(folder=folder_inside(node))
+    return node
+
+
+Shared = Annotated[SharedSection, kinds.Before(_shared), kinds.Also("relative path", type="string")]
 
 
 def _dataset(node: Any) -> Any:

@@ -233,6 +233,16 @@ class DataSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedFolder:
+    """One folder at the same path on every node (`shared:`), which lands from the first task."""
+
+    folder: str = "shared"
+    """Its name in each task's work folder."""
+    path: str | None = None
+    """Folder that all nodes have in common already; None: the first node serves one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoints:
     compute: str | None = None
     storage: str | None = None
@@ -332,6 +342,8 @@ class ClusterConfig:
     train: Train = field(default_factory=Train)
     artifacts: ArtifactRules = field(default_factory=ArtifactRules)
     data: Mapping[str, DataSource] = field(default_factory=dict)
+    shared: SharedFolder | None = None
+    """If set, `train.checkpoints` is its `folder`."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     limits: Limits = field(default_factory=Limits)
     notify: Notify = field(default_factory=Notify)
@@ -478,6 +490,8 @@ class Node(TaskId):
     cache: str = ".cache/cloudtrain"
     shared_cache: str = ""
     """Folder beside it for environments of other configs, too, which nodes only read; "": none."""
+    shared_folder: str = ""
+    """Folder of this machine that its cluster's nodes see at this path; "": none."""
     placement: str = ""
     """The zone, or the region if it has none."""
     task_ports: tuple[int, ...] = ()

@@ -13,6 +13,10 @@ UPLOAD_LOCK = "sending"
 
 WORK = "work"
 
+SHARED, SHARED_BY_OTHER = "shared", "shared-by-other"
+"""Link beside a task's work folder to the run's part of the cluster's shared folder: of the task
+that lands it, and of every other one."""
+
 IN_HOME, IN_CODE = "_home/", "_code/"
 """Prefixes of names in the node's home, and in the code outside `train.dir`."""
 

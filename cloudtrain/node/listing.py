@@ -112,10 +112,14 @@ class Listing:
         self.folder, self.wanted, self.home = folder, wanted, home
         self.task = os.path.dirname(os.path.abspath(folder))
         self.top = os.path.realpath(folder)
+        self.shared = self.link(formats.SHARED)
+        self.others_shared = self.link(formats.SHARED_BY_OTHER)
         self.restored = (None if restored else self.record(changes.RESTORED)) or {}
         self.others = {}  # type: dict[str, tuple[int, list[str]]]
         self.unread = []  # type: list[str]
         self.waiting = []  # type: list[Folder]
+        self.shared_at = b""
+        """Link to the shared folder, by whose name its files are read."""
 
     def files(self) -> "typing.Iterator[File]":
         """List files; none if the folder does not exist. Files that vanish are skipped."""
@@ -140,6 +144,17 @@ class Listing:
                     continue
                 if file is not None and not self.is_ours(file):
                     yield file
+
+    def link(self, name: str) -> "bytes | None":
+        """Where a link beside the work folder leads. It is only read: a shared folder whose server
+        is gone would not answer."""
+        try:
+            return os.readlink(os.path.join(self.task, name.encode()))
+        except OSError:
+            return None
+
+    def is_shared(self, place: bytes, folder: "bytes | None") -> bool:
+        return folder is not None and os.readlink(place) == folder
 
     def record(self, name: str) -> "dict[bytes, bytes] | None":
         return changes.kept(os.path.join(self.task, name.encode()))
@@ -233,7 +248,11 @@ class Listing:
     def file(self, folder: Folder, path: str, place: bytes) -> "File | None":
         """The file, or None for anything else; a folder is queued."""
         real, through, facts = place, folder.through, os.lstat(place)
-        if stat.S_ISLNK(facts.st_mode):
+        if stat.S_ISLNK(facts.st_mode) and self.is_shared(place, self.others_shared):
+            return None  # another task lands it
+        if stat.S_ISLNK(facts.st_mode) and self.is_shared(place, self.shared):
+            self.shared_at, facts = place, os.stat(place)
+        elif stat.S_ISLNK(facts.st_mode):
             try:
                 real, facts = self.target(place, self.top)
             except Skipped as skipped:
@@ -266,6 +285,10 @@ class Listing:
                 raise Skipped(CIRCLE) from None
             failure = error
         real = os.path.realpath(link)
+        if self.shared and self.shared_at:
+            shared = os.path.realpath(self.shared)
+            if (real + b"/").startswith(shared + b"/"):
+                real = self.shared_at + real[len(shared) :]
         if not (real + b"/").startswith(top + b"/"):
             raise Skipped(OUTSIDE)
         if isinstance(failure, (FileNotFoundError, NotADirectoryError)):

@@ -148,7 +148,7 @@ own_stack() {
 
 # changed WORK MINUTES: `changed FILE` for a file of the task that changed within these minutes.
 changed() {
-  timeout 20 find "$1/" -type f -mmin "-$2" -print 2>/dev/null | head -n 1 | sed 's/^/changed /'
+  timeout 20 find "$1/" "${1%/*}/shared/" -type f -mmin "-$2" -print 2>/dev/null | head -n 1 | sed 's/^/changed /'
 }
 
 "$@"

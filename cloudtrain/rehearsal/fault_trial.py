@@ -238,6 +238,7 @@ def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> Clust
         hosts=(),
         setup=config.setup if setup_run else replace(config.setup, run=()),
         artifacts=replace(config.artifacts, store=store, create=False),
+        shared=config.shared and replace(config.shared, path=None),
         endpoints=Endpoints(storage=config.endpoints.storage),
         limits=Limits(max_lifetime=kept.max_lifetime, wait=kept.wait, give_back=kept.give_back),
         candidates=(),

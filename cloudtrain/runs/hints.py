@@ -29,11 +29,11 @@ _IO_DEVICE = (
 )
 _NO_SHARED_FOLDER = (
     "the roles share no folder, and with `ps` each of them writes its part to its own disk; name"
-    " the folder's relative path in `train.checkpoints`, or read it in the task that saves alone"
+    " the folder's relative path in `shared`, which all nodes then share"
 )
 OWN_DISK = (
-    f"{_OWN_DISK}, and TensorFlow cannot merge the parts of several: {_IO_DEVICE}; TensorFlow 1:"
-    " `Saver(sharded=False)`"
+    f"{_OWN_DISK}, and TensorFlow cannot merge the parts of several: name the folder in `shared`,"
+    f" which all nodes share, or {_IO_DEVICE}; TensorFlow 1: `Saver(sharded=False)`"
 )
 _NOT_DELIVERED = (
     "`{0}` is not on the node, which has none of your machine's files: deliver it by `code.path` or"
@@ -183,9 +183,8 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         (
             r"(ckpt|model|variables|_temp)\S*; No such file or directory[\s\S]*SaveV2"
             r"|_temp\w*; No such file or directory|\.tempstate\d+; No such file or directory",
-            f"{_OWN_DISK}, and has no folder of that name: {_IO_DEVICE}; TensorFlow 1:"
-            " `Saver(sharded=False)`, or one ps and the folder's relative path in"
-            " `train.checkpoints`",
+            f"{_OWN_DISK}, and has no folder of that name: name it in `shared`, which all nodes"
+            f" share, or {_IO_DEVICE}; TensorFlow 1: `Saver(sharded=False)`",
         ),
         (
             r"explicitly assigned to /job:localhost but available devices",
@@ -194,7 +193,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         (
             r"The passed save_path is not a valid checkpoint",
             "the chief's disk lacks files of the checkpoint, as a ps wrote them to its own: name"
-            " the folder's relative path in `train.checkpoints`, and they are collected",
+            " the folder's relative path in `shared`, which all nodes then share",
         ),
         (
             # tensorflow_estimator v2.15.0, estimator.py: predict and export; saver.py: restore

@@ -29,6 +29,7 @@ from cloudtrain.core.retry import AWAY
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.core.shell import Command, Secret, script
 from cloudtrain.datasets.delivery import deliver_data
+from cloudtrain.node.formats import SHARED, SHARED_BY_OTHER
 from cloudtrain.playbooks import code_packages, tensorflow
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
@@ -50,6 +51,7 @@ from cloudtrain.runs.tasks import (
     with_attempt,
 )
 from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.setup.shared_folder import prove_shared, share_run_folder
 from cloudtrain.training.strategies import strategy_of
 
 
@@ -81,12 +83,15 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     if again and unstarted and checkpoints is None:
         clear_work_folders(session, run)
     data = deliver_data(session, run)
-    inputs = launch_inputs(session, run, create_work_folders(session, run), data)
-    if (again or run.resumed_from) and unstarted and checkpoints is not None:
-        restore_checkpoint(session, run, checkpoints)
-    if unstarted and checkpoints is not None:
+    shared = share_run_folder(session, run, lambda: source_of(run, session.config))
+    work = create_work_folders(session, run, shared)
+    inputs = launch_inputs(session, run, work, data, shared)
+    if unstarted and checkpoints is not None and not shared:
+        if again or run.resumed_from:
+            restore_checkpoint(session, run, checkpoints)
         create_part_folders(session, run, checkpoints)
     if unstarted:
+        prove_shared(session, run)
         run = run_preflight(session, run)
         if run.resumed_from and not again:
             compare_packages(session, run, run.resumed_from.run)
@@ -237,8 +242,10 @@ def launch_inputs(
     run: Run,
     work: Mapping[str, str],
     data: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    shared: str = "",
 ) -> LaunchInputs:
-    """Inputs of launches. By node: `work`, the tasks' work folders; `data`, folders of datasets."""
+    """Inputs of launches. By node: `work`, the tasks' work folders; `data`, folders of datasets.
+    `shared`: the run's part of the shared folder."""
     config, nodes = session.config, session.nodes
     return LaunchInputs(
         addresses={node.name: node.internal for node in nodes},
@@ -252,6 +259,7 @@ def launch_inputs(
         extra={node.name: tensorflow.environment(config, node) for node in nodes},
         secrets=secrets_of_tasks(config),
         data=data,
+        shared=shared,
     )
 
 
@@ -264,15 +272,15 @@ def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
 # ── work folders ───────────────────────────────────────────────────────────────
 
 
-def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
-    """Create a work folder for each task, and its layer over the environment of `setup:`; returns
-    the work folders' absolute paths by node name."""
+def create_work_folders(session: Session, run: Run, shared: str = "") -> Mapping[str, str]:
+    """Create a work folder for each task, with a link to the shared folder, and its layer over the
+    environment of `setup:`; returns the work folders' absolute paths by node name."""
     config = session.config
 
     def work(task: Task) -> str:
         node = node_of(session, task)
         below = code_packages.environment_folder(config, node, run.code)
-        command = prepare_work(config, run, task, below)
+        command = prepare_work(config, run, task, below, shared_link(session, task, shared))
         done = AWAY.call(
             lambda: session.transport.run(node, command, timeout=600.0),
             on=NodeUnreachable,
@@ -304,18 +312,33 @@ def create_part_folders(session: Session, run: Run, folder: str) -> None:
 
 
 def prepare_work(
-    config: ClusterConfig, run: Run, task: Task, environment: str | None = None
+    config: ClusterConfig,
+    run: Run,
+    task: Task,
+    environment: str | None = None,
+    link: tuple[str, ...] = (),
 ) -> Command:
     """Copy the delivered code to the task's own folder, once, and print the absolute path. `work`
     is a link to `train.dir` inside that copy, created last: an interrupted copy has none. With an
-    `environment` on the node, the task gets a layer over it."""
+    `environment` on the node, the task gets a layer over it. `link`: see `shared_link`."""
     source = paths.code_folder(config.name, run.code) if run.code != NO_CODE else ""
     work = paths.work_folder(config.name, run.id, task.name)
     own = paths.environment_folder(config.name, run.id, task.name)
-    layer = (own, environment, ship.text("layer.py")) if environment else ()
+    layer = (own, environment, ship.text("layer.py")) if environment else ("", "", "")
     home = "" if facts_of(config.provider).takes_hosts else "."
     records = (ship.START, ship.inline("changes"), home)
-    return script(PREPARE, work, source, config.train.dir, *records, *layer)
+    return script(PREPARE, work, source, config.train.dir, *records, *layer, *link)
+
+
+def shared_link(session: Session, task: Task, shared: str) -> tuple[str, ...]:
+    """Name in the work folder of the link to the run's part of the shared folder, that part, and
+    the record of it beside the work folder: of the first task, from which it lands, or of others.
+    """
+    config = session.config
+    if not shared or config.shared is None:
+        return ()
+    is_first = task.node == session.plan.nodes[0].name
+    return config.shared.folder, shared, SHARED if is_first else SHARED_BY_OTHER
 
 
 def set_work_aside(run: Run, task: Task) -> Command:
@@ -340,6 +363,16 @@ if ! [ -e "$work" ]; then
     if ! [ -d "$task/code/$dir" ]; then
         echo "train.dir: no folder $dir in the code" >&2
         exit 3
+    fi
+    if [ -n "${10:-}" ]; then  # a link is read, and never followed: its server may be gone
+        link=$task/code/$dir/${10}
+        if [ -e "$link" ] && ! [ -L "$link" ]; then
+            echo "shared: the code has a ${10} of its own: choose another name" >&2
+            exit 3
+        fi
+        mkdir -p "${link%/*}"
+        ln -sfn "${11}" "$link"
+        ln -sfn "${11}" "$task/${12}"
     fi
     # What the task finds here: the rest of what is there at its end, it has made or changed.
     (begin=$4 && set -- "$5" begin "$task" "$6" && eval "$begin")

@@ -40,6 +40,7 @@ from cloudtrain.runs.start import (
 )
 from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of, with_attempt
 from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.setup.shared_folder import prove_shared, share_folder, share_run_folder
 
 CANCEL = 60.0
 """Seconds to wait, at the attempt's end, for a node being created: none may appear later."""
@@ -162,18 +163,21 @@ class TaskRestarts:
         alone = replace(run, tasks=(task,))
         if replaced:
             prepare_nodes(only, delivered=run.code)
+            share_folder(session.patient(), [node])
         else:
             # Also an attempt before the last, whose node was away while a restart of it failed.
             end_orphans(only, keep=[tag_of(run, each) for each in run.tasks])
         data = deliver_data(only, run)
-        work = create_work_folders(only, alone)
+        shared = share_run_folder(session, run, lambda: None)
+        work = create_work_folders(only, alone, shared)
         folder = session.config.train.checkpoints
-        if replaced and folder is not None:
+        if replaced and folder is not None and not shared:
             put_checkpoints(run, {task.name: node}, folder, only.transport, session.store)
         known = {**self._addresses, **{each.name: each.internal for each in session.nodes}}
         peers = [(peer, known[peer.node]) for peer in restart.peers if known.get(peer.node)]
         preflight_attempt(only, alone, peers)
-        inputs = launch_inputs(only, alone, work, data)
+        prove_shared(session, alone)
+        inputs = launch_inputs(only, alone, work, data, shared)
         inputs = replace(inputs, addresses={**self._addresses, **inputs.addresses})
         self._go_on(task)
         start_task(only, run, task_launch(session.plan, run, task, inputs))

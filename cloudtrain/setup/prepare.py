@@ -24,6 +24,7 @@ from cloudtrain.playbooks.apply import Sharing as Shared
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.setup import programs, stored
 from cloudtrain.setup.programs import PROBE, Archive, OnNode, Say, Server, StorePlace, key_of
+from cloudtrain.setup.shared_folder import share_folder
 
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:
@@ -60,6 +61,7 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
             line = requirements.line_named(session.config, str(error))
             hint = "; ".join(filter(None, (line, error.hint)))
             raise error.copy_with(hint=hint or None) if line else error from None
+    share_folder(session)
     packed = code.keys_note(source)
     if packed != said:
         session.console.warn(packed)

@@ -41,6 +41,8 @@ from cloudtrain.providers.local.processes import ServerRequest
 
 BUILDER = ".builder"
 """Folder of a cluster for what creates environments; no node has its name."""
+SHARED = ".shared"
+"""Folder of a cluster that all of its nodes see (`shared:`)."""
 
 
 def provider(config: ClusterConfig) -> LocalProvider:
@@ -102,6 +104,7 @@ class LocalProvider(OwnMachines):
             for node in missing:
                 NodeFolder(self._cluster_folder(cluster) / node.name).unmark_killed()
             self._make_cache()
+            (self._cluster_folder(cluster) / SHARED).mkdir(mode=0o700, parents=True, exist_ok=True)
             if missing:
                 _make_gpu_devices()
                 fork_server = processes.ForkServer(
@@ -189,7 +192,7 @@ class LocalProvider(OwnMachines):
             tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(processes.ROOM)
         }
         folders = (
-            {path.name for path in root.iterdir() if path.is_dir() and path.name != BUILDER}
+            {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
             if root.is_dir()
             else set()
         )
@@ -311,9 +314,11 @@ class LocalProvider(OwnMachines):
         )
 
     def _view(self, plan: Plan) -> View | None:
-        return environment.view_of_nodes(
+        view = environment.view_of_nodes(
             plan.config, state=self._root.parent, cache=self._cache, environ=os.environ
         )
+        shared = str(self._cluster_folder(plan.config.name) / SHARED)
+        return view and replace(view, writable=(*view.writable, shared))
 
     def _node(self, cluster: str, name: str, alive: bool) -> Node:
         folder = NodeFolder(self._cluster_folder(cluster) / name)
@@ -336,6 +341,7 @@ class LocalProvider(OwnMachines):
             host="localhost",
             cache=str(self._own_cache),
             shared_cache=str(self._cache),
+            shared_folder=str(folder.path.parent / SHARED),
             placement="local",
             task_ports=folder.task_ports() if state == "running" else (),
         )
@@ -371,8 +377,8 @@ class LocalProvider(OwnMachines):
             for name in sorted(names):
                 journal(NodeDeletionBegun(node=name))
             self._erase(lambda tag: tag in tags, [root / name for name in names])
-            if root.is_dir() and not any(root.iterdir()):
-                root.rmdir()
+            if root.is_dir() and {path.name for path in root.iterdir()} <= {SHARED}:
+                self._erase(lambda tag: False, [root])
         except (OSError, CloudtrainError) as trouble:
             if isinstance(failure, CloudtrainError):
                 hint = f"{failure.hint or ''} The rollback failed too: {trouble}".strip()

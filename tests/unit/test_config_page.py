@@ -89,7 +89,8 @@ def test_the_big_example_loads_and_has_most_fields(tmp_path: Path) -> None:
     assert load(tmp_path / "page.yaml", {}).name == "mnist"
     tree = yaml.safe_load(text)
     validator().validate(tree)
-    assert set(ConfigFile.names()) - set(tree) == {"hosts", "resource_group", *LISTS}
+    instead = {"hosts", "resource_group", "shared", *LISTS}
+    assert set(ConfigFile.names()) - set(tree) == instead
     assert set(model.Train.__annotations__) - NOT_KEYS == set(tree["train"])
 
 

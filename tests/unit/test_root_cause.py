@@ -329,7 +329,7 @@ def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> N
         ("KeyError: 'worker'", "expects a `worker`"),
         ("OSError: [Errno 98] Address already in use", "in the script or its arguments"),
         ("ValueError: Couldn't find trained model at ./m/ckpt.", "./m/ckpt is on the disk"),
-        ("ValueError: Can't load save_path when it is None.", "`train.checkpoints`"),
+        ("ValueError: Can't load save_path when it is None.", "`shared`"),
         ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "deliver"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch"),
         ("AttributeError: module 'numpy' has no attribute 'int'.", "numpy<2"),
