@@ -250,7 +250,8 @@ class Listing:
         real, through, facts = place, folder.through, os.lstat(place)
         if stat.S_ISLNK(facts.st_mode) and self.is_shared(place, self.others_shared):
             return None  # another task lands it
-        if stat.S_ISLNK(facts.st_mode) and self.is_shared(place, self.shared):
+        is_first = self.shared_at in (b"", place)  # others lead there as well, also from inside
+        if stat.S_ISLNK(facts.st_mode) and is_first and self.is_shared(place, self.shared):
             self.shared_at, facts = place, os.stat(place)
         elif stat.S_ISLNK(facts.st_mode):
             try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from posixpath import normpath
+from posixpath import basename, normpath
 
+from cloudtrain.artifacts.checkpoint_parts import STATE
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.run_index import store_record
@@ -184,12 +185,15 @@ class PeriodicSync(Observer):
         if not self._evaluators or not folder:
             return
         session, run = self.session, self.run
-        if session.config.shared is not None:  # they read it where it was written
-            self._given_at = session.clock.now()
-            return
+        if session.config.shared is not None and not self._knows_the_end:
+            return  # they read it where it is written
         nodes = nodes_of(session, run)
         take_checkpoint(landing_of(session), run, nodes)
         landed = landed_checkpoint(run.id, folder, session.store)
+        if session.config.shared is not None:
+            saved = [file.mtime / 1e9 for path, file in landed.items() if basename(path) == STATE]
+            self._given_at = max(saved, default=session.clock.now())
+            return
         if landed == self._given:
             return
         held = {task.name: nodes[task.name] for task in self._evaluators if task.name in nodes}

@@ -32,7 +32,7 @@ PACKAGES = (
     "cloud-init,openssh-server,sudo,python3-minimal,iproute2,rsync,ca-certificates,procps,git"
 )
 UV_PLACE = "usr/local/lib/uv/uv"
-LATER = "python3-venv"
+LATER = "python3-venv nfs-kernel-server"
 """What the playbooks install on a bare node is in its own archive, for nodes without network."""
 ARCHIVE = "srv/debs"
 PROGRAMS = ("mmdebstrap", "unshare", "pivot_root", "mount")
