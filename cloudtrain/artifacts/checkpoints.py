@@ -97,17 +97,20 @@ def fill_folder(
     source: Callable[[], StoredCheckpoint | None],
     say: Callable[[str], None],
 ) -> str | None:
-    """Create the absolute folder `place`, which does not exist on the node, with the last whole
-    state of `folder` that landed, or of `source`; returns its description, None if it is empty. It
-    appears at once, complete. Raises StoreError, NodeError, DataError."""
+    """Create the absolute folder `place`, which does not exist on the node, with the last state of
+    `folder` that landed, or of `source`, if the newest checkpoint in that is not whole; returns its
+    description, None if it is empty. It appears at once. Raises StoreError, NodeError, DataError.
+    """
     own = stored_checkpoint(run.id, store)
-    usable = own is not None and own.folder == normpath(folder) and torn_part(own) is None
-    landed = own if usable else source()
+    if own is not None and own.folder != normpath(folder):
+        own = None
+    usable = own is not None and torn_part(own) is None
+    landed = own if usable else source() or own
     work, what = f"{dirname(place)}/.filling/{basename(place)}/work", f"cannot fill {place}"
     run_checked(node, script(BEGIN_FILLING, work), transport, what)
     if landed is not None:
         target = _Target(node, work, FILLED, transport, is_first=True)
-        with closing(CheckpointContent(landed, moved=not usable, say=say)) as content:
+        with closing(CheckpointContent(landed, moved=landed is not own, say=say)) as content:
             if not content.download_on(node, work, FILLED, transport):
                 target.run("unpack", UNPACK, FILLED, stdin=content.pieces())
             if not target.holds(FILLED, content.files, Stop()):

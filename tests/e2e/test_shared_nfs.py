@@ -1,4 +1,4 @@
-"""`shared:` on rented machines with disks of their own: NFS from the chief's, and a chief that is lost."""
+"""`shared:` on rented machines with disks of their own: NFS from the chief's, which may be lost."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.standins.cloud import running
 from tests.standins.image import with_archive
 from tests.standins.nfs import Nfs, exports, with_nfs
 from tests.standins.nodes import Nodes, unavailable
-from tests.support.cloud_user import Account
-from tests.support.project import Project
+from tests.support.cloud_user import LIMIT, Account
+from tests.support.project import Project, until
 
 SCRIPT = """
 import os, sys, time
@@ -21,7 +22,7 @@ import os, sys, time
 role, shared = os.environ["CLOUDTRAIN_ROLE"], sys.argv[1]
 own = role + os.environ["CLOUDTRAIN_INDEX"]
 with open("job/" + own, "w") as file:
-    file.write(open("/etc/hostname").read() if False else own)
+    file.write(own)
 while len([name for name in os.listdir(shared) if name.startswith(("chief", "worker"))]) < 3:
     time.sleep(0.1)
 print(own, "sees", sorted(os.listdir("job")), flush=True)
@@ -76,3 +77,62 @@ def test_nodes_with_disks_of_their_own_share_the_chiefs_folder(
     assert json.loads(user.do("status", "--json").stdout)["clusters"]
     user.do("down", name, "--yes")
     assert user.cloud.holdings() == []
+
+
+LOST = """
+import os, sys, time
+
+role, job = os.environ["CLOUDTRAIN_ROLE"], sys.argv[1]
+first = not os.path.exists(job + "/checkpoint" if role == "chief" else "began")
+if role == "chief" and first:
+    for name in ("ckpt-1.index", "ckpt-1.data-00000-of-00001"):
+        open(job + "/" + name, "w").write("saved")
+    open(job + "/checkpoint", "w").write('model_checkpoint_path: "ckpt-1"')
+elif first:
+    open("began", "w").close()
+while first:
+    time.sleep(0.1)
+print(role, "finds", sorted(os.listdir("job")), flush=True)
+"""
+
+
+def test_a_new_chief_serves_what_had_landed_and_the_others_mount_it_again(
+    account: tuple[Account, Nfs],
+) -> None:
+    user, nfs = account
+    (user.project.code / "job.py").write_text(LOST)
+    config = user.config(
+        strategy="custom",
+        shared="job",
+        setup={},
+        train={
+            "command": "python3 job.py {shared}",
+            "checkpoints": None,
+            "success": "all",
+            "max_restarts": 1,
+        },
+        artifacts={"every": "1s"},
+    )
+    values = yaml.safe_load(config.read_text())
+    values["nodes"]["chief"]["spot"] = True
+    config.write_text(yaml.safe_dump(values))
+    chief, worker = (f"{user.project.name}-{task}" for task in ("chief0", "worker0"))
+    run = user.project.start("run", config, "--yes")
+    until(lambda: list(user.project.store.glob("*/chief0/job/checkpoint*")), LIMIT)
+    until(lambda: "chief0/job/checkpoint" in manifest_of(user), LIMIT)
+    user.cloud.tell("interrupt", name=chief)
+    assert run.wait(LIMIT) == 0, user.project.stderr
+    saved = "['checkpoint', 'ckpt-1.data-00000-of-00001', 'ckpt-1.index']"
+    for role in ("chief", "worker"):
+        assert f"{role}0 │ {role} finds {saved}" in user.project.stdout
+    assert f"is not on {chief} any more: the shared folder begins with job/ckpt-1; " in (
+        user.project.stderr
+    )
+    assert [client for client, *_ in nfs.asked] == [worker, worker]
+    assert user.cloud.holdings() == []
+
+
+def manifest_of(user: Account) -> str:
+    """The checkpoint that has landed as one."""
+    (path,) = user.project.store.glob("*/manifest.json")
+    return json.dumps(json.loads(path.read_text())["checkpoint"])

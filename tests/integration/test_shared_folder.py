@@ -203,6 +203,17 @@ def test_a_lost_folder_begins_with_what_has_landed_and_it_is_said(cluster: Shari
     assert {path.name for path in cluster.root.iterdir()} == {RUN, ".filling"}
 
 
+def test_what_landed_without_a_whole_checkpoint_comes_back_too(cluster: Sharing) -> None:
+    cluster.begin_all()
+    cluster.save()
+    (cluster.place / "ckpt-7.index").unlink()
+    cluster.land(checkpoints="job", final=False)
+    there = content(cluster.place)
+    shutil.rmtree(cluster.root)
+    share_run_folder(cluster.session, attempts(cluster.run, 2), no_source)
+    assert content(cluster.place) == there
+
+
 def test_of_a_lost_folder_nothing_may_have_landed(cluster: Sharing) -> None:
     share_run_folder(cluster.session, attempts(cluster.run, 2), no_source)
     assert content(cluster.place) == {}

@@ -1,8 +1,8 @@
 """The kernel's part of NFS between real nodes: who may mount what, and one folder on two machines.
 
-nfs-kernel-server and nfs-common are Debian's own, installed on the nodes by apt; exportfs reads the
-exports. What this machine's kernel may lack is pretended: a `mount -t nfs4` on a node asks here, the
-server's table of exports decides by the node's address, and the server's folder appears at the
+nfs-kernel-server and nfs-common are Debian's own, installed on the nodes by apt, and exportfs reads
+the exports. What this machine's kernel may lack is pretended: `mount -t nfs4` on a node asks here,
+the server's table of exports decides by the node's address, and the server's folder appears at the
 client's path. It is the same folder then, so nothing is shown of caches, locks and lost servers.
 """
 
@@ -56,7 +56,7 @@ def with_nfs(image: Path, port: int) -> None:
 
 
 class Nfs:
-    """Listens for mounts of nodes. `asked`: client, source, folder and options of each; `refused`."""
+    """Listens for mounts of nodes. `asked`: client, source, folder and options of each."""
 
     def __init__(self) -> None:
         self.nodes: Nodes | None = None
