@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.e2e.test_resume_tensorflow import PARAMETER_SERVER
+from tests.support.lent import lent_home
 from tests.support.project import ROOT, Project
+from tests.support.sshd import sshd_nodes
 
 LOCAL = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))
 SETUP = {**LOCAL["setup"], "prove": "off"}
@@ -98,3 +102,78 @@ class TestWithTensorFlow:
         assert done.returncode == 0, done.stderr
         assert "begins at step 20 with 20" in done.stdout
         assert "ends at step 30 with 30" in done.stdout
+
+    def test_an_evaluator_scores_what_the_chief_saves_in_the_script_as_it_is(
+        self, project: Project
+    ) -> None:
+        shutil.copy(ROOT / "tests" / "strangers" / "with_evaluator.py", project.code)
+        config = project.config(
+            setup=SETUP,
+            nodes={"chief": {}, "worker": {"count": 1}, "evaluator": {}},
+            shared="ckpt",
+            train={
+                "command": "python with_evaluator.py",
+                "checkpoints": None,
+                "evaluator_grace": "15s",
+            },
+        )
+        done = project.cloudtrain("run", config, timeout=LIMIT)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"evaluator0 │ scored ckpt/ckpt-3 0\.\d+", done.stdout)
+
+
+WRITES = """
+import os
+
+role = os.environ["CLOUDTRAIN_ROLE"]
+with open(f"team model/{role}", "w") as file:
+    file.write(os.environ["CLOUDTRAIN_SHARED"])
+"""
+
+
+@pytest.mark.openssh
+def test_machines_of_the_users_own_share_the_path_that_is_named(tmp_path: Path) -> None:
+    with sshd_nodes(tmp_path / "machines", ["a", "b"]) as machines:
+        project = Project(tmp_path / "project")
+        project.environment["HOME"] = str(lent_home(tmp_path / "home", machines))
+        (project.code / "job.py").write_text(WRITES)
+        roles = zip(machines, ["chief", "worker"], strict=True)
+        path = project.config(
+            provider="hosts",
+            strategy="custom",
+            hosts=[
+                {
+                    "address": each.node.address,
+                    "port": each.node.ssh_port,
+                    "user": each.node.user,
+                    "role": role,
+                }
+                for each, role in roles
+            ],
+            nodes={"chief": {}, "worker": {}},
+            shared={"folder": "team model", "path": str(tmp_path / "nfs")},
+            train={"command": "python3 job.py", "checkpoints": None, "success": "all"},
+        )
+        done = project.cloudtrain("run", path, "--yes")
+        assert done.returncode == 0, done.stderr
+        (run,) = project.runs()
+        place = tmp_path / "nfs" / project.name / run["id"]
+        assert project.landed("chief0", "team model/worker") == str(place)
+        assert project.landed("chief0", "team model/chief") == str(place)
+        assert not list(project.store.glob("*/worker0/*"))
+        assert {each.name for each in place.iterdir()} == {"chief", "worker"}, "it is the user's"
+
+
+def test_a_folder_that_cannot_be_made_on_hosts_is_one_error(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    config = project.config(
+        provider="hosts",
+        hosts=[{"address": "127.0.0.1", "role": "chief"}],
+        nodes={"chief": {}},
+        strategy="custom",
+        shared="job",
+    )
+    done = project.cloudtrain("plan", config)
+    assert done.returncode == 2
+    assert "shared.path: is missing: a folder that all hosts share already" in done.stderr
+    assert "train.checkpoints: leave it out: `shared` lands" in done.stderr
