@@ -28,6 +28,8 @@ class TaskLaunch:
     environment: Mapping[str, str | Secret]
     nccl_address: str | None = None
     """The node's address, on whose interface NCCL is to communicate; None without need."""
+    folders: tuple[str, ...] = ()
+    """Absolute folders outside its work folder that it reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
         command=path_prefix(bin_folder) + line,
         environment=environment,
         nccl_address=nccl_address(plan, task.node, inputs.addresses[task.node]),
+        folders=tuple(inputs.data.get(task.node, {}).values()),
     )
 
 

@@ -151,6 +151,7 @@ def new_run(
     command, commands = with_arguments(config.train, arguments)
     own = written_lines(config.train, config.written)
     run_id = new_id()
+    prepared = prepare_nodes(session.patient())
     return save_run(
         session,
         Run(
@@ -162,7 +163,8 @@ def new_run(
             tasks=tasks(session.plan, session.nodes),
             state="starting",
             created=moments.now(),
-            code=prepare_nodes(session.patient()),
+            code=prepared.code,
+            image=prepared.image,
             store=f"{session.store.uri.rstrip('/')}/{run_id}",
             resumed_from=resumed_from,
         ),

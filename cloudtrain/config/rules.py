@@ -10,7 +10,7 @@ from cloudtrain.catalog import tpus
 from cloudtrain.config.cloud_rules import broken_cloud_rules
 from cloudtrain.config.fields import did_you_mean, nearest
 from cloudtrain.config.sections import ConfigFile
-from cloudtrain.config.training_sections import DataEntry
+from cloudtrain.config.training_sections import DataEntry, SetupSection
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of
 from cloudtrain.core.store_kinds import KINDS, kind_of
@@ -102,6 +102,31 @@ def _setup(file: ConfigFile) -> Found:
         yield from _named_secret(file, ("setup", "index_password"), setup.index_password)
         if not setup.index:
             yield ("setup", "index_password"), "requires `index`"
+    yield from _image(file, setup)
+
+
+_NOT_WITH_IMAGE = (
+    *("tensorflow", "python", "keras", "packages", "requirements", "index", "install", "run"),
+)
+
+
+def _image(file: ConfigFile, setup: SetupSection) -> Found:
+    """Whatever `setup:` installs otherwise is a matter of the image's."""
+    if setup.registry_password:
+        yield from _named_secret(file, ("setup", "registry_password"), setup.registry_password)
+    for name in ("registry_user", "registry_password"):
+        if getattr(setup, name) and not (setup.image and setup.registry_user):
+            needs = "image" if not setup.image else "registry_user"
+            yield ("setup", name), f"requires `{needs}`"
+    if not setup.image:
+        return
+    for name in _NOT_WITH_IMAGE:
+        if getattr(setup, name):
+            text = "conflicts with `image`, which is the whole environment: build one that has it"
+            yield ("setup", name), text
+    strategy = _strategy(file)
+    if strategy is not None and (strategy.tpus or strategy.library):
+        yield ("setup", "image"), f"does not work with strategy {file.strategy}"
 
 
 def _notify(file: ConfigFile) -> Found:

@@ -24,6 +24,7 @@ from cloudtrain.config.fields import (
 from cloudtrain.config.section import NEXT_RUN, Effect, Section, optional
 from cloudtrain.config.yaml_source import Block, Path, Scalar
 from cloudtrain.core import model
+from cloudtrain.core.image_name import image_name
 from cloudtrain.core.network import host_of, is_loopback, split_user
 from cloudtrain.core.store_kinds import KINDS, kind_of
 
@@ -92,6 +93,15 @@ def package_index(node: Any) -> str:
     return value
 
 
+def image(node: Any) -> str:
+    value = line(node)
+    try:
+        image_name(value)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
+    return value
+
+
 def secret_name(node: Any) -> str:
     """Name of a secret. An invalid value is never shown: it may be the secret itself."""
     name = node.source if isinstance(node, Scalar) else ""
@@ -119,6 +129,7 @@ Package = Annotated[str, Reads(package, "package", "string")]
 Index = Annotated[str, Reads(package_index, "https URL", "string")]
 Git = Annotated[str, Reads(git, "git URL", "string")]
 SecretName = Annotated[str, Reads(secret_name, "name of a secret", "string")]
+Image = Annotated[str, Reads(image, "name of an image", "string")]
 KerasChoice = Annotated[Literal["auto", "3", "legacy"], choice("auto", "3", "legacy")]
 SuccessChoice = Annotated[
     Literal["chief", "all_workers", "all"], choice("chief", "all_workers", "all")
@@ -141,6 +152,16 @@ class SetupSection(Section):
     of = model.Setup
     change = Effect(
         "live", "the next `train` applies it too; what is no longer listed stays installed"
+    )
+    image: Image | None = optional(
+        "A container image, such as `docker://tensorflow/tensorflow:2.17.0-gpu`, in which the tasks "
+        "run; instead of all below but `prove` ([images.md](images.md))."
+    )
+    registry_user: kinds.Line | None = optional("User at the registry of `image`.", NEXT_RUN)
+    registry_password: SecretName | None = optional(
+        "Name, under `secrets`, of that user's password. It stays in the memory of what pulls the "
+        "image, and no task gets it.",
+        NEXT_RUN,
     )
     tensorflow: Version | None = optional(
         "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."

@@ -143,8 +143,13 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Software on each node. `tensorflow=None` installs none."""
+    """Software on each node. `tensorflow=None` installs none. With an `image` there is no other:
+    tasks run in containers of it."""
 
+    image: str | None = None
+    registry_user: str | None = None
+    registry_password: str | None = None
+    """Name under `secrets:`."""
     tensorflow: str | None = None
     python: str = "auto"
     keras: Literal["auto", "3", "legacy"] = "auto"
@@ -378,7 +383,8 @@ class ClusterConfig:
     @property
     def _secrets_beside_git(self) -> frozenset[str | None]:
         told = self.notify
-        return frozenset({self.setup.index_password, told.end, told.failed, told.budget, told.idle})
+        setup = {self.setup.index_password, self.setup.registry_password}
+        return frozenset({*setup, told.end, told.failed, told.budget, told.idle})
 
     def disk_key_in(self, region: str) -> str | None:
         """The key for disks in a region."""

@@ -250,6 +250,8 @@ class Run:
     """Exit code of `train`; set once the run has ended."""
     code: str = "none"
     """The code that ran: a commit, or the digest of a folder."""
+    image: str = ""
+    """The image of `setup.image` with its digest, of all nodes and attempts; "" without."""
     store: str | None = None
     """URI prefix under which this run's artifacts land."""
     resumed_from: ResumedFrom | None = None

@@ -72,7 +72,8 @@ stop() {
   ! ln -sn stopped "$1/task" 2>/dev/null || ln -sn 143 "$1/exit" # a late start is refused
   look "$1"
   before=$state
-  end "CLOUDTRAIN_TASK=$2" "$3"
+  end "CLOUDTRAIN_TASK=$2" "$3" "$1"
+  container_gone "$1"
   # Its watcher records the exit; if that was killed too, nobody does.
   moment
   deadline=$((now + 500))

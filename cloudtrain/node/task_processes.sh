@@ -41,14 +41,33 @@ members() {
     }'
 }
 
-# end TAGS SECONDS: ends all members of root, born, watcher, watched and TAGS; sets termed, killed,
-# left, verdict.
+# contained ATTEMPT PID…: those in the container of this attempt, if it has one. TERM goes to them
+# alone: Podman's and Docker's own processes end with the container, and would pass it on again.
+contained() {
+  [ -e "$1/end-container" ] || return
+  shift
+  outside=$(readlink /proc/self/ns/pid)
+  for p do
+    space=$(readlink "/proc/$p/ns/pid") && [ "$space" != "$outside" ] && echo "$p"
+  done
+}
+
+# container_gone ATTEMPT: a container may outlive the processes that look after it.
+container_gone() {
+  [ -x "$1/end-container" ] || return 0
+  timeout 60 "$1/end-container" >/dev/null 2>&1 </dev/null
+  rm -f "$1/end-container"
+}
+
+# end TAGS SECONDS [ATTEMPT]: ends all members of root, born, watcher, watched and TAGS; sets
+# termed, killed, left, verdict.
 end() {
   termed=0 killed=0 verdict=143
   moment
   grace_over=$((now + $2 * 100)) given_up=$((now + $2 * 100 + 1000))
   left=$(members "$1" "$root" "$born" "$watcher" "$watched" | cut -d' ' -f1)
-  for p in $left; do kill -TERM "$p" 2>/dev/null && termed=$((termed + 1)); done
+  inside=$(contained "${3:-/}" $left)
+  for p in ${inside:-$left}; do kill -TERM "$p" 2>/dev/null && termed=$((termed + 1)); done
   for p in $left; do kill -CONT "$p" 2>/dev/null; done
   while [ -n "$left" ] && moment && [ $now -lt $given_up ]; do
     if [ $now -ge $grace_over ]; then

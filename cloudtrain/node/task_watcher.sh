@@ -169,7 +169,7 @@ END
   done
   [ -n "$found" ] || return
   found=$(named $(echo "$found" | cut -d' ' -f1))
-  end "CLOUDTRAIN_TASK=$tag" "$grace"
+  end "CLOUDTRAIN_TASK=$tag" "$grace" "$folder"
   task=${folder%/*}
   {
     [ -z "$(tail -c 1 "$folder/log")" ] || echo
@@ -232,6 +232,7 @@ if [ -n "$port" ]; then
 fi
 if [ $code = 137 ] && starved; then ln -sn "$limit:$peak:$rss" "$folder/oom" 2>/dev/null; fi
 left_behind </dev/null >/dev/null 2>&1
+[ $code = 0 ] || container_gone "$folder"
 until ln -sn "$code" "$folder/exit" || [ -L "$folder/exit" ] || ! [ -d "$folder" ]; do
   sleep 1
 done

@@ -32,7 +32,7 @@ from cloudtrain.core.run_record import Environment, Run, Task
 from cloudtrain.core.shell import Command
 from cloudtrain.core.ship import program
 from cloudtrain.node.probe import owner as port_owner
-from cloudtrain.playbooks import code_packages
+from cloudtrain.playbooks import code_packages, containers
 from cloudtrain.runs.node_talk import Conversation
 from cloudtrain.runs.tasks import node_of, save_run
 
@@ -157,7 +157,11 @@ def preflight_attempt(
         found = preflight(
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
-            packages=lambda node: code_packages.packages_command(config, node, run.code),
+            packages=lambda node: (
+                containers.packages_command(node, run.image)
+                if run.image
+                else code_packages.packages_command(config, node, run.code)
+            ),
             identity=token_query(config),
             running=running,
             here=facts_of(config.provider).on_this_machine,

@@ -30,7 +30,7 @@ from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.core.shell import Command, Secret, script
 from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.node.formats import SHARED, SHARED_BY_OTHER
-from cloudtrain.playbooks import code_packages, tensorflow
+from cloudtrain.playbooks import code_packages, containers, tensorflow
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import keeping, replace_lost_nodes
@@ -71,7 +71,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     quick = session.transport
     session = session.patient()
     if again:
-        prepare_nodes(session, delivered=run.code)
+        prepare_nodes(session, run)
     if of_run("start", run, "unasked" if again else tasks_of_others(session, run)) == "end_orphans":
         end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
     if again:
@@ -216,12 +216,24 @@ def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> No
 def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
     """Start a task. Starting it twice is one start, so that a lost reply is simply retried."""
     node = node_of(session, launch.task)
+    command, environment = launch.command, launch.environment
+    if run.image:
+        inside = containers.contained(
+            session.config,
+            run,
+            launch.task,
+            node,
+            command=launch.command,
+            environment=launch.environment,
+            folders=launch.folders,
+        )
+        command, environment = inside.command, inside.environment
     remote = task_commands.start(
         folder_of(run, launch.task),
         tag=tag_of(run, launch.task),
         work=paths.work_folder(run.cluster, run.id, launch.task.name),
-        command=launch.command,
-        environment=launch.environment,
+        command=command,
+        environment=environment,
         port=launch.task.port
         if launch.task.name in serving_tasks(run.tasks, session.config)
         else None,

@@ -162,7 +162,7 @@ class TaskRestarts:
         only = replace(session.patient(), nodes=(node,))
         alone = replace(run, tasks=(task,))
         if replaced:
-            prepare_nodes(only, delivered=run.code)
+            prepare_nodes(only, run)
             share_folder(session.patient(), [node])
         else:
             # Also an attempt before the last, whose node was away while a restart of it failed.

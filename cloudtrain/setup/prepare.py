@@ -14,12 +14,29 @@ from cloudtrain.config import requirements
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.errors import CloudtrainError, NodesError, NotLanded, StepFailed
+from cloudtrain.core.errors import (
+    CloudtrainError,
+    NodesError,
+    NotLanded,
+    StepFailed,
+    TransientError,
+)
+from cloudtrain.core.image_name import ImageName, image_name
 from cloudtrain.core.model import Node
+from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Step
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.exchange import FileSigner, NoRoute
-from cloudtrain.playbooks import base, code, code_packages, gpu_check, horovod, nvidia, tensorflow
+from cloudtrain.playbooks import (
+    base,
+    code,
+    code_packages,
+    containers,
+    gpu_check,
+    horovod,
+    nvidia,
+    tensorflow,
+)
 from cloudtrain.playbooks.apply import Sharing as Shared
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.setup import programs, stored
@@ -27,16 +44,30 @@ from cloudtrain.setup.programs import PROBE, Archive, OnNode, Say, Server, Store
 from cloudtrain.setup.shared_folder import share_folder
 
 
-def prepare_nodes(session: Session, delivered: str | None = None) -> str:
-    """Install what `setup:` and `code:` ask for on every node; returns the code's commit or digest.
-    `delivered`: the code of an active run, used even if its branch or folder has changed since."""
-    source = code.resolve(session.config, delivered)
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What the nodes have: the code's commit or digest, and the image with its digest if any."""
+
+    code: str
+    image: str = ""
+
+
+def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
+    """Install what `setup:` and `code:` ask for on every node. `run`: an active one, whose code and
+    image are used even if its branch, folder or tag has changed since."""
+    source = code.resolve(session.config, run.code if run else None)
+    image = pinned_image(session, run)
     note = tensorflow.keras_note(session.config)
     for text in filter(None, (note, *requirements.left_out_notes(session.config))):
         session.console.say(text)
     said = code.keys_note(source)
     if said:
         session.console.warn(said)
+
+    def credentials() -> Iterator[bytes]:
+        from cloudtrain.stores.registry import login_file  # rarely needed
+
+        yield login_file(image, containers.login_of(session.config)) if image else b""
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
@@ -46,6 +77,7 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
             *tensorflow.steps(session.config, node),
             *horovod.steps(session.config, node),
             *gpu_check.steps(session.config, node),
+            *containers.steps(node, image, credentials),
             *code.steps(source, session.config.name),
             *code_packages.steps(session.config, node, source.digest),
         )
@@ -65,7 +97,29 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
     packed = code.keys_note(source)
     if packed != said:
         session.console.warn(packed)
-    return source.digest
+    return Prepared(code=source.digest, image=image.recorded if image else "")
+
+
+def pinned_image(session: Session, run: Run | None) -> ImageName | None:
+    """The image with its digest: that of the run, of the config, or of the registry now. Raises
+    CloudError."""
+    if run is not None:
+        return image_name(run.image) if run.image else None
+    wanted = containers.image_of(session.config)
+    if wanted is None or wanted.digest:
+        return wanted
+    from cloudtrain.stores.registry import Registry  # rarely needed
+
+    try:
+        registry = Registry(image=wanted, login=containers.login_of(session.config))
+        return wanted.pinned(registry.digest())
+    except TransientError as error:
+        runs = [image_name(each.image) for each in session.records.runs() if each.image]
+        before = [each for each in runs if each.pinned("") == wanted]
+        if not before:
+            raise
+        session.console.warn(f"{error.message}: going on with {before[-1]} of the last run")
+        return before[-1]
 
 
 @contextmanager

@@ -142,8 +142,8 @@ def view_of_nodes(
     `state` and `cache` are CLOUDTRAIN_HOME and CLOUDTRAIN_CACHE.
     """
     shared = [path for path in environ.get(SHARED, "").split(os.pathsep) if path]
-    if "/" in shared:
-        return None
+    if "/" in shared or config.setup.image is not None:
+        return None  # containers are views of their own, and nothing starts them inside of one
     passed = passed_on(environ)
     real_cache = _resolved(cache)
     own = {*_homes(environ), *map(Path, TEMPORARY)}

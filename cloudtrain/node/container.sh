@@ -1,0 +1,243 @@
+# Runs programs of a task in containers of an image: sh -c THIS sh VERB PLACE ARGUMENTS (see
+# playbooks/containers.py). Needs a POSIX sh and Docker, or Podman from 4.1 on.
+#
+# PLACE is the folder of images on this node, apart from those of its owner's own Podman. Docker has
+# one store. `PLACE/engine` names what `choose` has found: `docker`, or `podman` and its runtime.
+verb=$1 place=$2
+shift 2
+case $place in /*) ;; *) place=$HOME/$place ;; esac
+mkdir -p "$place" && place=$(cd "$place" && pwd -P) || exit
+
+# podman_here ARGUMENTS…: its run folder must be empty after a boot and outlive logins, whose end
+# deletes /run/user/UID (pam_systemd(8)); podman's own tmpfiles.d keeps /tmp/podman-run-*.
+podman_here() {
+  private
+  XDG_RUNTIME_DIR=$private podman --root "$place/store" --runroot "$runs" "$@"
+}
+
+private() {
+  [ -z "${private-}" ] || return 0
+  private=/tmp/podman-run-cloudtrain-$(id -u)
+  [ -d "$private" ] || mkdir -m 700 "$private" 2>/dev/null || [ -d "$private" ] || exit
+  if [ -L "$private" ] || [ ! -O "$private" ]; then
+    echo "$private is another user's" >&2
+    exit 125
+  fi
+  runs=$private/$(printf %s "$place" | cksum | cut -d ' ' -f 1)
+}
+
+engine_here() {
+  if [ "${engine%% *}" = docker ]; then docker "$@"; else podman_here "$@"; fi
+}
+
+known() {
+  engine=
+  { read -r engine <"$place/engine"; } 2>/dev/null
+  [ -n "$engine" ]
+}
+
+# choose: finds what works for this user, and writes its name; else says what is missing.
+choose() {
+  gpus=
+  [ ! -e /dev/nvidiactl ] || gpus=1
+  said= way=
+  try_podman || try_docker || {
+    [ -n "$said" ] || said="it has neither Podman nor Docker"
+    echo "no containers can be run: $said" >&2
+    echo "hint: ${way:-install Podman (4.1 or newer): sudo apt-get install podman}" >&2
+    exit 1
+  }
+  echo "$engine" >"$place/engine.new" && mv "$place/engine.new" "$place/engine" || exit
+  echo "containers by $engine"
+}
+
+try_podman() {
+  command -v podman >/dev/null 2>&1 || return
+  format='{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}}'
+  if ! facts=$(podman_here info --format "$format" 2>"$place/words"); then
+    said="podman: $(tail -n 1 "$place/words" | cut -c 1-300)"
+    return 1
+  fi
+  facts=$(echo "$facts" | tail -n 1)
+  version=${facts%% *} driver=${facts##* } runtime=${facts#* }
+  runtime=${runtime%% *}
+  case $version in
+    [0-3].* | 4.0.*)
+      said="Podman is $version" way="cloudtrain needs Podman 4.1 or newer, or Docker"
+      return 1
+      ;;
+  esac
+  if [ -n "$gpus" ] && ! grep -qs nvidia.com/gpu /etc/cdi/* /var/run/cdi/*; then
+    said="Podman has no description of this node's GPUs"
+    way="install NVIDIA's Container Toolkit, then: sudo nvidia-ctk cdi generate \
+--output=/etc/cdi/nvidia.yaml"
+    return 1
+  fi
+  [ "$driver" != vfs ] || echo "note: Podman stores images here by vfs, which copies the whole" \
+    "image for each task: install fuse-overlayfs, or a newer kernel"
+  engine="podman $runtime"
+}
+
+try_docker() {
+  command -v docker >/dev/null 2>&1 || return
+  if ! facts=$(docker version --format '{{.Server.Version}}' 2>"$place/words"); then
+    said="${said:+$said; }docker: $(tail -n 1 "$place/words" | cut -c 1-300)"
+    way="${way:-let this user use Docker: sudo usermod -aG docker $(id -un)}"
+    return 1
+  fi
+  if [ -n "$gpus" ] && ! command -v nvidia-container-runtime-hook >/dev/null 2>&1; then
+    said="${said:+$said; }Docker lacks NVIDIA's Container Toolkit"
+    way="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure \
+--runtime=docker, and restart Docker"
+    return 1
+  fi
+  engine=docker
+}
+
+# there IMAGE: whether nothing of it needs to be pulled.
+there() {
+  known && engine_here image inspect "$1" >/dev/null 2>&1
+}
+
+# pull IMAGE PLAIN: stdin has credentials as Docker's config.json, or nothing. They lie in memory,
+# and only until the end of this. PLAIN: `plain` for a registry without TLS.
+pull() {
+  image=$1 plain=$2
+  known || { echo "no container engine was chosen" >&2; exit 1; }
+  secrets=$(umask 077; mktemp -d /dev/shm/cloudtrain-XXXXXXXX) || exit
+  trap 'rm -rf "$secrets"' EXIT
+  trap 'exit 143' HUP INT TERM
+  (umask 077; cat >"$secrets/config.json")
+  if [ "${engine%% *}" = docker ]; then
+    set -- docker
+    [ ! -s "$secrets/config.json" ] || set -- docker --config "$secrets"
+    "$@" pull --quiet "$image"
+  else
+    set --
+    [ ! -s "$secrets/config.json" ] || set -- --authfile "$secrets/config.json"
+    [ "$plain" != plain ] || set -- "$@" --tls-verify=false
+    podman_here pull "$@" "$image"
+  fi
+}
+
+# contain HOME ARGUMENTS…: runs a container, with these arguments last; $home, $mounts (`HERE:THERE`, one
+# a line) are its folders. Nothing of the image gets more rights than a task has.
+contain() {
+  home=$1
+  shift
+  set -- --user "$(id -u):$(id -g)" --env "HOME=$home" --env "USER=$(id -un)" \
+    --env "LOGNAME=$(id -un)" "$@"
+  set -- --rm -i --pull=never --network=host --ipc=host --cap-drop=ALL \
+    --security-opt no-new-privileges --security-opt label=disable "$@"
+  old=$IFS
+  IFS='
+'
+  set -f
+  for both in $mounts; do
+    set -- -v "$both" "$@"
+  done
+  set +f
+  IFS=$old
+  case $engine in
+    docker)
+      set -- --log-driver=none "$@"
+      [ ! -e /dev/nvidiactl ] || set -- --gpus all "$@"
+      ;;
+    *)
+      # The container writes into the task's log itself, and goes on without its client. In the
+      # task's own cgroup it outlives the login, and counts for its memory; runc cannot do that.
+      set -- --log-driver=passthrough "$@"
+      [ "$engine" = 'podman runc' ] || set -- --cgroups=disabled "$@"
+      [ "$(id -u)" = 0 ] || set -- --userns=keep-id "$@"
+      [ ! -e /dev/nvidiactl ] || set -- --device nvidia.com/gpu=all "$@"
+      ;;
+  esac
+  engine_here run "$@"
+}
+
+# removal NAME: prints a script that ends the container, for whoever ends its task.
+removal() {
+  echo '#!/bin/sh'
+  case $engine in
+    docker) echo "exec docker rm -f '$1'" ;;
+    *)
+      private
+      printf "XDG_RUNTIME_DIR='%s' exec podman --root '%s' --runroot '%s' rm -f '%s'\n" "$private" \
+        "$(printf %s "$place/store" | sed "s/'/'\\\\''/g")" "$runs" "$1"
+      ;;
+  esac
+}
+
+# run IMAGE NAME ATTEMPT TASK HOME FOLDER…: what $CLOUDTRAIN_INSIDE has, a script, in the current
+# folder; ends with its exit code. It goes in by stdin: variables of a container's own are written
+# to disks. HOME: `node`, or `own` for one of the task's.
+run() {
+  image=$1 name=$2 attempt=$HOME/$3 task=$HOME/$4 whose=$5
+  shift 5
+  known || { echo "cloudtrain: no container engine was chosen on this node" >&2; exit 125; }
+  inside=$CLOUDTRAIN_INSIDE
+  unset CLOUDTRAIN_INSIDE
+  mounted "$task" "$whose" "$@"
+  removal "$name" >"$attempt/end-container" && chmod 700 "$attempt/end-container" || exit 125
+  printf '%s\n' "$inside" | contain "$its_home" --name "$name" --workdir "$(pwd -P)" \
+    --entrypoint /bin/sh --env CLOUDTRAIN_TASK --env NCCL_SOCKET_IFNAME "$image" -s
+}
+
+# mounted TASK HOME FOLDER…: sets mounts and its_home.
+mounted() {
+  task=$(cd "$1" && pwd -P) || exit
+  if [ "$2" = own ]; then
+    its_home=$task/home
+    mkdir -p "$its_home"
+    mounts="$task/code:$task/code
+$its_home:$its_home"
+  else
+    its_home=$(cd && pwd -P)
+    mounts="$its_home:$its_home"
+    case $task/ in "$its_home"/*) ;; *) mounts="$mounts
+$task/code:$task/code" ;; esac
+  fi
+  shift 2
+  for folder do
+    real=$(cd "$folder" && pwd -P) || exit
+    mounts="$mounts
+$real:$real"
+    [ "$real" = "$folder" ] || mounts="$mounts
+$real:$folder"
+  done
+}
+
+# python IMAGE ARGUMENTS…: its Python, with nothing of this node.
+python() {
+  image=$1
+  shift
+  known || exit 125
+  mounts=
+  contain / --workdir / --entrypoint python3 "$image" "$@"
+}
+
+# probe IMAGE: whether tasks can run in it; once, as the image is one of a digest.
+probe() {
+  known || exit 125
+  proven=$place/$(printf %s "$1" | cksum | cut -d ' ' -f 1).proven
+  mounts=
+  said=$(contain / --workdir / --entrypoint /bin/sh "$1" -s 2>&1 <<'END'
+command -v python3 >/dev/null || { echo no-python; exit 1; }
+python3 -c 'import sys; print("python %d.%d" % sys.version_info[:2])'
+END
+  ) && { echo "$said" | tail -n 1; echo "$1" >"$proven"; exit; }
+  case $said in
+    *no-python) echo "the image has no python3 in its PATH" >&2 ;;
+    *'/bin/sh'*) echo "the image has no /bin/sh, which runs the task's line: $said" >&2 ;;
+    *'xec format error'*) echo "the image is for another architecture than $(uname -m)" >&2 ;;
+    *) echo "a container of the image does not start: $(echo "$said" | tail -n 1)" >&2 ;;
+  esac
+  echo "hint: set another setup.image" >&2
+  exit 1
+}
+
+probed() {
+  [ "$(cat "$place/$(printf %s "$1" | cksum | cut -d ' ' -f 1).proven" 2>/dev/null)" = "$1" ]
+}
+
+"$verb" "$@"

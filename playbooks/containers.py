@@ -1,0 +1,155 @@
+"""The `containers` playbook: an engine for containers, the image of `setup.image`, and the command
+lines of what runs in it (node/container.sh)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
+from math import ceil
+
+from cloudtrain.config import read_secrets
+from cloudtrain.core import paths, ship
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.dataclass import dataclass
+from cloudtrain.core.image_name import ImageName, RegistryLogin, image_name
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.shell import Command, Secret, Step, exports, script
+
+Credentials = Callable[[], Iterable[bytes]]
+"""What `docker login` would write, for one pull; nothing without."""
+
+
+def steps(
+    node: Node, image: ImageName | None, credentials: Credentials | None = None
+) -> tuple[Step, ...]:
+    """Find an engine, pull the image, named by its digest, and start a container of it once."""
+    if image is None:
+        return ()
+    name, plain = str(image), "plain" if image.is_here else ""
+    return (
+        Step(
+            name="container engine",
+            run=_verb("choose", node),
+            unless=_verb("known", node),
+            once_per_host=True,
+        ),
+        Step(
+            name=f"image {image.repository}",
+            run=_verb("pull", node, name, plain),
+            unless=_verb("there", node, name),
+            stdin=credentials,
+            once_per_host=True,
+            timeout=PULL_SECONDS,
+        ),
+        Step(
+            name="a container of the image",
+            run=_verb("probe", node, name),
+            unless=_verb("probed", node, name),
+            once_per_host=True,
+        ),
+    )
+
+
+PULL_SECONDS = 7200.0
+"""Without output: Docker and Podman report no progress where there is no terminal."""
+
+
+def packages_command(node: Node, image: str) -> Command:
+    """Command that prints what a task may import from its image (node/packages.py)."""
+    return _verb("python", node, str(image_name(image)), "-c", ship.text("packages.py"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contained:
+    """A shell line for a node, which starts a container, and its environment there."""
+
+    command: str
+    environment: Mapping[str, str | Secret]
+
+
+def contained(
+    config: ClusterConfig,
+    run: Run,
+    task: Task,
+    node: Node,
+    *,
+    command: str,
+    environment: Mapping[str, str | Secret],
+    folders: Collection[str] = (),
+) -> Contained:
+    """The task's line and its variables in a container of the run's image. `folders`: those that it
+    sees besides its own.
+
+    It sees the home of its node, too, but for `provider: hosts`, where that is a person's. Docker
+    and Podman write variables that they are given to disks, so all of them go in by stdin, as a
+    script (https://docs.podman.io/en/v4.3/markdown/podman-run.1.html, `--env`).
+    """
+    attempt = paths.attempt_folder(run.cluster, run.id, task.name, task.attempt)
+    tag = paths.tag(run.cluster, run.id, task.name, task.attempt)
+    line = shlex.join(
+        _verb(
+            "run",
+            node,
+            str(image_name(run.image)),
+            f"cloudtrain.{tag.replace('/', '.')}",
+            attempt,
+            attempt.rpartition("/")[0],
+            "own" if facts_of(config.provider).takes_hosts else "node",
+            *folders,
+        ).arguments
+    )
+    inside = exports(environment).decode("utf-8", "surrogateescape")
+    grace, shell_line = ceil(config.train.grace), shlex.quote(command)
+    text = f"{{\n{inside}set -- {shell_line} {grace} {task.name}\n{_FIRST}}}"
+    return Contained(command=f"exec {line}", environment={INSIDE: Secret(text)})
+
+
+INSIDE = "CLOUDTRAIN_INSIDE"
+"""Variable of the client with the script that a container runs."""
+
+
+def image_of(config: ClusterConfig) -> ImageName | None:
+    """The image that the config names, with or without a digest."""
+    return image_name(config.setup.image) if config.setup.image else None
+
+
+def login_of(config: ClusterConfig) -> RegistryLogin | None:
+    """What the config logs in to the registry with; None: as anybody. Raises ConfigError."""
+    user, name = config.setup.registry_user, config.setup.registry_password
+    if user is None or name is None:
+        return None
+    return RegistryLogin(user=user, password=read_secrets(config)[name])
+
+
+def _verb(verb: str, node: Node, *arguments: str) -> Command:
+    return script(ship.text("container.sh"), verb, f"{node.cache}/images", *arguments)
+
+
+# The first process of the container. Its number is 1: it gets no signal that it does not handle, and
+# all others end with it, so it gives what the line has left the time that it has elsewhere.
+_FIRST = """\
+shell=$(command -v bash) || shell=/bin/sh
+"$shell" -c "$1" </dev/null
+code=$?
+others() {
+    found=
+    for p in /proc/[0-9]*; do
+        p=${p#/proc/}
+        [ "$p" != 1 ] && read -r stat 2>/dev/null <"/proc/$p/stat" || continue
+        case ${stat##*) } in Z* | X*) continue ;; esac
+        stat=${stat#*(}
+        found="$found, ${stat%)*} (pid $p)"
+    done
+    [ -n "$found" ]
+}
+turn=0
+while others && [ $turn -lt 15 ] && sleep 0.2; do turn=$((turn + 1)); done
+if others; then
+    echo "[cloudtrain: ended processes that $3 left behind: ${found#, }]"
+    kill -TERM -1
+    turn=0
+    while others && [ $turn -lt $(($2 * 5)) ] && sleep 0.2; do turn=$((turn + 1)); done
+fi
+exit $code
+"""
