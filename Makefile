@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
+TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip podman crun docker-registry skopeo
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
 .PHONY: demo quick units matrix sweeps test prepared coverage test-times bench-quick check audit gpu-code gpu-parts tools docs dist clean
@@ -93,7 +93,8 @@ gpu-parts: $(VENV)/.made-dev
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:
-	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap gcc libc6-dev iproute2)
+	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap gcc libc6-dev iproute2 \
+		podman crun docker-registry skopeo)
 
 # The site, in build/site; make docs ARGUMENTS=--external asks the servers of external links too.
 docs: $(VENV)/.made-docs

@@ -9,25 +9,31 @@ from math import ceil
 
 from cloudtrain.config import read_secrets
 from cloudtrain.core import paths, ship
-from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.image_name import ImageName, RegistryLogin, image_name
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import Command, Secret, Step, exports, script
+from cloudtrain.playbooks import scripts
 
 Credentials = Callable[[], Iterable[bytes]]
 """What `docker login` would write, for one pull; nothing without."""
 
 
 def steps(
-    node: Node, image: ImageName | None, credentials: Credentials | None = None
+    config: ClusterConfig,
+    node: Node,
+    image: ImageName | None,
+    credentials: Credentials | None = None,
 ) -> tuple[Step, ...]:
-    """Find an engine, pull the image, named by its digest, and start a container of it once."""
+    """Find an engine, or on rented machines install one; pull the image, named by its digest, and
+    start a container of it once."""
     if image is None:
         return ()
     name, plain = str(image), "plain" if image.is_here else ""
     return (
+        *(_engine(node) if is_cloud(config.provider) else ()),
         Step(
             name="container engine",
             run=_verb("choose", node),
@@ -50,6 +56,84 @@ def steps(
         ),
     )
 
+
+def _engine(node: Node) -> tuple[Step, ...]:
+    """Install Podman, where the distribution's is new enough, or else Docker, whose group the user
+    enters by a new login, for which the machine is restarted; for GPUs NVIDIA's toolkit."""
+    return (
+        Step(
+            name="packages for containers",
+            run=script(scripts.DEBIAN + _INSTALL, ROOT),
+            unless=_verb("choose", node),
+            reboots=True,
+        ),
+    )
+
+
+ROOT = ""
+"""Prefix of every absolute path that is read on the node."""
+
+# Neither Debian 12 nor Ubuntu 22.04 and 24.04 has NVIDIA's Container Toolkit, so it comes from
+# NVIDIA's own repository, by the key that this has had since 2017 (cudatools@nvidia.com).
+# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html
+# Rootless Podman needs a range of user ids for the user: subuid(5).
+_INSTALL = """\
+set -eu
+root=$1
+apt_update || true
+candidate=$(apt-cache policy podman 2>/dev/null | sed -n 's/^ *Candidate: *//p')
+if command -v docker >/dev/null 2>&1; then
+    engine=docker
+elif dpkg --compare-versions "${candidate#(none)}" ge 4.1; then
+    engine=podman
+    debian_install podman crun uidmap fuse-overlayfs || { engine=; }
+    me=$(id -un)
+    for kind in uid gid; do
+        grep -qs "^$me:" "$root/etc/sub$kind" ||
+            as_root usermod "--add-sub${kind}s" 100000-165535 "$me"
+    done
+else
+    engine=docker
+    debian_install docker.io || { engine=; }
+fi
+[ -n "$engine" ] || {
+    echo "neither Podman nor Docker could be installed" >&2
+    echo "hint: use an image of Ubuntu or Debian that can reach its package mirror" >&2
+    exit 1
+}
+[ "$engine" != docker ] || id -nG | grep -qw docker || as_root usermod -aG docker "$(id -un)"
+[ -e "$root/dev/nvidiactl" ] || exit 0
+if ! command -v nvidia-ctk >/dev/null 2>&1; then
+    debian_install curl gnupg ca-certificates || true
+    from=https://nvidia.github.io/libnvidia-container key=$(mktemp)
+    trap 'rm -f "$key"' EXIT
+    curl -fsSL --retry 3 "$from/gpgkey" -o "$key" || {
+        echo "NVIDIA's repository for its Container Toolkit does not answer" >&2
+        echo "hint: the node needs https://nvidia.github.io, or an image that has the toolkit" >&2
+        exit 1
+    }
+    found=$(gpg --show-keys --with-colons "$key" 2>/dev/null |
+        sed -n 's/^fpr:*\\([0-9A-F]*\\):$/\\1/p')
+    case $found in C95B321B61E88C1809C4F759DDCAE044F796ECB0*) ;; *)
+        echo "NVIDIA's repository has another key than before: $(echo $found)" >&2
+        exit 1
+        ;;
+    esac
+    ring=/usr/share/keyrings/nvidia-container-toolkit.asc
+    as_root install -m 644 "$key" "$root$ring"
+    echo "deb [signed-by=$ring] $from/stable/deb/$(dpkg --print-architecture) /" |
+        as_root tee "$root/etc/apt/sources.list.d/nvidia-container-toolkit.list" >/dev/null
+    debian_install nvidia-container-toolkit
+fi
+if [ "$engine" = docker ]; then
+    as_root nvidia-ctk runtime configure --runtime=docker
+    as_root systemctl restart docker
+else
+    as_root mkdir -p "$root/etc/cdi"
+    as_root nvidia-ctk cdi generate --output="$root/etc/cdi/nvidia.yaml"
+    as_root chmod 644 "$root/etc/cdi/nvidia.yaml"
+fi
+"""
 
 PULL_SECONDS = 7200.0
 """Without output: Docker and Podman report no progress where there is no terminal."""
@@ -126,8 +210,8 @@ def _verb(verb: str, node: Node, *arguments: str) -> Command:
     return script(ship.text("container.sh"), verb, f"{node.cache}/images", *arguments)
 
 
-# The first process of the container. Its number is 1: it gets no signal that it does not handle, and
-# all others end with it, so it gives what the line has left the time that it has elsewhere.
+# The first process of the container. Its number is 1: it gets no signal that it does not handle,
+# and all others end with it, so it gives what the line has left the time that it has elsewhere.
 _FIRST = """\
 shell=$(command -v bash) || shell=/bin/sh
 "$shell" -c "$1" </dev/null

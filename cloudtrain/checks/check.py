@@ -29,6 +29,7 @@ from cloudtrain.checks.findings import (
     spot_finding,
     store,
 )
+from cloudtrain.checks.images import image_findings
 from cloudtrain.checks.node_notes import without_end
 from cloudtrain.checks.notes import notes
 from cloudtrain.checks.path_notes import unusable
@@ -154,7 +155,13 @@ def findings_of_all(
     """Findings that are the same wherever the cluster is. `data`: if that is checked already."""
     config, plan = handle.config, handle.plan
     data = data or checked_data(plan)
-    return (*found_ahead(config), *command(plan), store(handle), *ignored(data.findings, ignore))
+    return (
+        *found_ahead(config),
+        *command(plan),
+        store(handle),
+        *image_findings(plan),
+        *ignored(data.findings, ignore),
+    )
 
 
 PLANNED_AGAIN = 3

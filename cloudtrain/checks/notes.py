@@ -11,6 +11,7 @@ from typing import Literal
 
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.checks.commands import marked, placeholder_notes
+from cloudtrain.checks.images import image_note
 from cloudtrain.checks.import_notes import import_notes
 from cloudtrain.checks.path_notes import INSTEAD, bucket_notes, path_notes, says_written
 from cloudtrain.checks.script_code import (
@@ -465,6 +466,7 @@ _NOTES: tuple[tuple[str, Callable[[ClusterConfig], str | Iterable[str] | None]],
     ("plan", tensorflow.keras_note),
     ("plan check", tensorflow.keras_warning),
     ("plan", code_packages.note),
+    ("plan", image_note),
     ("plan check", access_note),
     ("plan", _of_hosts),
     ("check", open_ports_note),

@@ -154,8 +154,8 @@ class SetupSection(Section):
         "live", "the next `train` applies it too; what is no longer listed stays installed"
     )
     image: Image | None = optional(
-        "A container image, such as `docker://tensorflow/tensorflow:2.17.0-gpu`, in which the tasks "
-        "run; instead of all below but `prove` ([images.md](images.md))."
+        "A container image, such as `docker://tensorflow/tensorflow:2.17.0-gpu`, in which the "
+        "tasks run, instead of what `setup:` installs otherwise ([images.md](images.md))."
     )
     registry_user: kinds.Line | None = optional("User at the registry of `image`.", NEXT_RUN)
     registry_password: SecretName | None = optional(

@@ -77,7 +77,7 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
             *tensorflow.steps(session.config, node),
             *horovod.steps(session.config, node),
             *gpu_check.steps(session.config, node),
-            *containers.steps(node, image, credentials),
+            *containers.steps(session.config, node, image, credentials),
             *code.steps(source, session.config.name),
             *code_packages.steps(session.config, node, source.digest),
         )

@@ -21,6 +21,7 @@ from cloudtrain.config.cloud_rules import asked_at
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.image_name import image_name
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.network import (
     ServiceHost,
@@ -84,6 +85,7 @@ def file_facts(config: ClusterConfig) -> tuple[FileFact, ...]:
         *(fact for reading in readings for fact in _of_reading(reading)),
         *_token(config),
         *_index_password(config),
+        *_registry_password(config),
         *_program(config),
         *_secrets(config),
         *_files(config),
@@ -150,6 +152,15 @@ def _index_password(config: ClusterConfig) -> Iterator[FileFact]:
         return
     variable = config.secrets.get(name, name)
     yield _sent("setup.index_password", f"${{{variable}}}", host_of(split_user(url)[1]), variable)
+
+
+def _registry_password(config: ClusterConfig) -> Iterator[FileFact]:
+    name = config.setup.registry_password
+    if config.setup.image is None or name is None:
+        return
+    variable, image = config.secrets.get(name, name), image_name(config.setup.image)
+    host = host_of(f"{'http' if image.is_here else 'https'}://{image.registry}")
+    yield _sent("setup.registry_password", f"${{{variable}}}", host, variable)
 
 
 def _program(config: ClusterConfig) -> Iterator[FileFact]:

@@ -1,4 +1,4 @@
-"""Container images made of this machine's own files, a real registry for them, and a real Podman."""
+"""Images made of this machine's own files, a real registry for them, and a real Podman."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from shlex import quote
+
+import bcrypt
 
 from tests.support.sshd import eventually, free_place
 
@@ -47,13 +50,19 @@ def layer(python: bool = True, shell: bool = True) -> bytes:
             files |= {Path(each): Path(each).resolve() for each in _libraries(path)}
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as tree:
-        for name, target in LINKS.items():
-            link = tarfile.TarInfo(name)
+        for short, target in LINKS.items():
+            link = tarfile.TarInfo(short)
             link.type, link.linkname = tarfile.SYMTYPE, target
             tree.addfile(link)
         folder = tarfile.TarInfo("tmp")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
         tree.addfile(folder)
+        if python:
+            about = b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.17.0\n"
+            place = "usr/lib/python3/dist-packages/tensorflow-2.17.0.dist-info/METADATA"
+            installed = tarfile.TarInfo(place)
+            installed.size = len(about)
+            tree.addfile(installed, io.BytesIO(about))
         for name, source in sorted(files.items()):
             tree.add(source, arcname=_placed(name), recursive=False)
     return gzip.compress(whole.getvalue(), 1, mtime=0)
@@ -91,7 +100,7 @@ class Image:
 
     def write(self, folder: Path) -> Path:
         blobs = folder / "blobs" / "sha256"
-        blobs.mkdir(parents=True)
+        blobs.mkdir(parents=True, exist_ok=True)
 
         def blob(data: bytes) -> dict[str, object]:
             digest = hashlib.sha256(data).hexdigest()
@@ -143,6 +152,7 @@ class RegistryHere:
 
     folder: Path
     host: str
+    login: tuple[str, str] | None = None
 
     @property
     def log(self) -> str:
@@ -153,27 +163,33 @@ class RegistryHere:
         layout = what.write(self.folder / "pushed" / name.replace(":", "_"))
         target = f"docker://{self.host}/{name}"
         words = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false", f"oci:{layout}", target]
+        words += ["--dest-creds", ":".join(self.login)] if self.login else []
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return target
 
 
 @contextlib.contextmanager
-def registry(folder: Path) -> Iterator[RegistryHere]:
-    """Debian's docker-registry (https://packages.debian.org/bookworm/docker-registry)."""
+def registry(folder: Path, login: tuple[str, str] | None = None) -> Iterator[RegistryHere]:
+    """Debian's docker-registry (https://packages.debian.org/bookworm/docker-registry), to which
+    only one user may log in, if that is given."""
     folder.mkdir(parents=True)
     address, port = free_place()
-    settings = {
+    settings: dict[str, object] = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": str(folder / "images")}},
         "http": {"addr": f"{address}:{port}"},
     }
+    if login is not None:
+        hashed = bcrypt.hashpw(login[1].encode(), bcrypt.gensalt(4)).decode()
+        (folder / "users").write_text(f"{login[0]}:{hashed}\n")
+        settings["auth"] = {"htpasswd": {"realm": "it", "path": str(folder / "users")}}
     (folder / "config.yml").write_text(json.dumps(settings))
     with (folder / "log").open("wb") as log:
         words = ["docker-registry", "serve", str(folder / "config.yml")]
         server = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        here = RegistryHere(folder, f"{address}:{port}")
+        here = RegistryHere(folder, f"{address}:{port}", login)
         eventually(lambda: "listening on" in here.log)
         yield here
     finally:
@@ -194,8 +210,8 @@ def podman(folder: Path) -> dict[str, str]:
     (folder / "containers.conf").write_text(settings)
     wrapper = folder / "podman"
     wrapper.write_text(
-        f"#!/bin/sh\nexport CONTAINERS_CONF='{folder}/containers.conf'\n"
-        f'echo "$*" >>\'{folder}/asked\'\nexec {shutil.which("podman")} "$@"\n'
+        f"#!/bin/sh\nexport CONTAINERS_CONF={quote(str(folder / 'containers.conf'))}\n"
+        f'echo "$*" >>{quote(str(folder / "asked"))}\nexec {shutil.which("podman")} "$@"\n'
     )
     wrapper.chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
@@ -220,5 +236,3 @@ def remove_stores(folder: Path) -> None:
         place = line.split()[1].replace("\\040", " ")
         if Path(place).is_relative_to(folder):
             subprocess.run(["umount", "-l", place], capture_output=True, check=False)
-
-

@@ -700,3 +700,26 @@ def test_machines_that_are_not_rented_take_no_identity(tmp_path: Path) -> None:
         "c.yaml:2: identity: is only for a cloud: with provider local a script has the credentials "
         "of the machine that it runs on"
     ]
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        ("{image: 'it:1', tensorflow: 2.17}", "setup.tensorflow: conflicts with `image`"),
+        ("{image: 'it:1', run: [true]}", "setup.run: conflicts with `image`"),
+        ("{image: 'It:1'}", "setup.image: must be an image's name in lower case"),
+        ("{registry_user: me}", "setup.registry_user: requires `image`"),
+        ("{image: 'it:1', registry_password: X}", "setup.registry_password: names no entry"),
+    ],
+)
+def test_an_image_is_the_whole_environment(tmp_path: Path, setup: str, words: str) -> None:
+    text = cluster("one_device", "{chief: }") + f"setup: {setup}\n"
+    assert any(words in line for line in problems(tmp_path, text))
+
+
+@pytest.mark.parametrize("strategy", ["horovod", "tpu"])
+def test_a_strategy_that_installs_its_own_library_takes_no_image(
+    tmp_path: Path, strategy: str
+) -> None:
+    text = cluster(strategy, "{worker: {count: 2}}") + "setup: {image: it}\n"
+    assert any("setup.image: does not work with" in line for line in problems(tmp_path, text))

@@ -292,7 +292,7 @@ def test_a_node_that_a_dead_process_may_have_left_half_ready_is_made_ready_again
     prepared: list[str] = []
     begun = threading.Event()
 
-    def prepare(there: Session, *, delivered: str) -> None:
+    def prepare(there: Session, run: Run) -> None:
         prepared.extend(node.name for node in there.nodes)
         begun.set()
         raise NodeError("mnist-worker0", "enough")

@@ -1,0 +1,63 @@
+"""Findings on `setup.image`, by what its registry says of it."""
+
+from __future__ import annotations
+
+import platform
+
+from cloudtrain import catalog
+from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.errors import CloudError, UsageError
+from cloudtrain.core.image_name import ImageName
+from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.paths import size_text
+from cloudtrain.core.protocols import Finding
+from cloudtrain.playbooks import containers
+
+NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Names of the kernel → of images (github.com/opencontainers/image-spec, config.md)."""
+
+
+def image_findings(plan: Plan) -> tuple[Finding, ...]:
+    """What the image is, and whether it is one for the nodes' machines; none without an image."""
+    image = containers.image_of(plan.config)
+    if image is None:
+        return ()
+    from cloudtrain.stores.registry import Registry  # rarely needed
+
+    try:
+        registry = Registry(image=image, login=containers.login_of(plan.config))
+        wanted = architectures(plan)
+        facts = registry.facts(next(iter(wanted), "amd64"))
+    except CloudError as error:
+        return (Finding.of("image", error),)
+    lacking = [each for each in wanted if each not in facts.architectures]
+    if lacking:
+        text = (
+            f"{image} is for {' and '.join(facts.architectures) or 'no known machine'}, but the "
+            f"nodes are {' and '.join(lacking)}"
+        )
+        hint = "set another setup.image, or other machines"
+        return (Finding.of("image", UsageError(text, hint=hint)),)
+    text = f"{image.pinned(facts.digest)}, {size_text(facts.size)} to pull"
+    ignored = f"; its entry point, {facts.entrypoint[0]}, is not run" if facts.entrypoint else ""
+    return (Finding(what="image", ok=True, text=text + ignored),)
+
+
+def architectures(plan: Plan) -> dict[str, None]:
+    """Architectures of the nodes, as far as they are known here."""
+    config = plan.config
+    if facts_of(config.provider).on_this_machine:
+        return {NAMES.get(platform.machine(), platform.machine()): None}
+    if not is_cloud(config.provider):
+        return {}
+    types = (catalog.machine_type(config.provider, each.machine or "") for each in plan.nodes)
+    return {"arm64" if each.arm else "amd64": None for each in types if each is not None}
+
+
+def image_note(config: ClusterConfig) -> str | None:
+    """What `plan`, which asks nobody, says of an image."""
+    image: ImageName | None = containers.image_of(config)
+    if image is None:
+        return None
+    known = "size and architecture are" if image.digest else "digest, size and architecture are"
+    return f"setup.image: {image}: {known} known after `check`; its entry point is not run"
