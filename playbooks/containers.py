@@ -9,7 +9,7 @@ from math import ceil
 
 from cloudtrain.config import read_secrets
 from cloudtrain.core import paths, ship
-from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.image_name import ImageName, RegistryLogin, image_name
 from cloudtrain.core.model import ClusterConfig, Node
@@ -198,12 +198,15 @@ def image_of(config: ClusterConfig) -> ImageName | None:
     return image_name(config.setup.image) if config.setup.image else None
 
 
-def login_of(config: ClusterConfig) -> RegistryLogin | None:
-    """What the config logs in to the registry with; None: as anybody. Raises ConfigError."""
+def login_of(config: ClusterConfig) -> tuple[RegistryLogin | None, str | None]:
+    """What the config logs in to the registry with, None for nothing; and the profile of the nodes'
+    cloud, if that has such. Raises ConfigError."""
     user, name = config.setup.registry_user, config.setup.registry_password
+    cloud = cloud_of(config.provider)
+    profile = config.project if cloud and cloud.store_scheme == "s3" else None
     if user is None or name is None:
-        return None
-    return RegistryLogin(user=user, password=read_secrets(config)[name])
+        return None, profile
+    return RegistryLogin(user=user, password=read_secrets(config)[name]), profile
 
 
 def _verb(verb: str, node: Node, *arguments: str) -> Command:

@@ -22,10 +22,10 @@ def image_findings(plan: Plan) -> tuple[Finding, ...]:
     image = containers.image_of(plan.config)
     if image is None:
         return ()
-    from cloudtrain.stores.registry import Registry  # rarely needed
+    from cloudtrain.stores.registry import Registry, login_for  # rarely needed
 
     try:
-        registry = Registry(image=image, login=containers.login_of(plan.config))
+        registry = Registry(image=image, login=login_for(image, *containers.login_of(plan.config)))
         wanted = architectures(plan)
         facts = registry.facts(next(iter(wanted), "amd64"))
     except CloudError as error:

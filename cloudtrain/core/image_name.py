@@ -19,6 +19,14 @@ _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+CLOUDS_OWN = {
+    "ECR": re.compile(
+        r"\d{12}\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?"
+    ),
+    "Google": re.compile(r"(?:[a-z0-9-]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev"),
+    "ACR": re.compile(r"[a-z0-9-]+\.azurecr\.(?:io|cn|us)"),
+}
+"""Registries of the clouds, which an identity of the cloud may log in to."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -54,6 +62,12 @@ class ImageName:
     def api(self) -> str:
         """Host, and port if it is named, of the registry's API."""
         return _HUB_API if self.registry == _HUB else self.registry
+
+    @property
+    def cloud_registry(self) -> str | None:
+        """A key of `CLOUDS_OWN`; None for any other registry."""
+        found = (name for name, host in CLOUDS_OWN.items() if host.fullmatch(self.registry))
+        return next(found, None)
 
     @property
     def is_here(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -64,10 +65,13 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
     if said:
         session.console.warn(said)
 
-    def credentials() -> Iterator[bytes]:
-        from cloudtrain.stores.registry import login_file  # rarely needed
+    @cache
+    def login() -> bytes:
+        from cloudtrain.stores.registry import login_file, login_for  # rarely needed
 
-        yield login_file(image, containers.login_of(session.config)) if image else b""
+        if image is None:
+            return b""
+        return login_file(image, login_for(image, *containers.login_of(session.config)))
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
@@ -77,7 +81,7 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
             *tensorflow.steps(session.config, node),
             *horovod.steps(session.config, node),
             *gpu_check.steps(session.config, node),
-            *containers.steps(session.config, node, image, credentials),
+            *containers.steps(session.config, node, image, lambda: [login()]),
             *code.steps(source, session.config.name),
             *code_packages.steps(session.config, node, source.digest),
         )
@@ -108,11 +112,11 @@ def pinned_image(session: Session, run: Run | None) -> ImageName | None:
     wanted = containers.image_of(session.config)
     if wanted is None or wanted.digest:
         return wanted
-    from cloudtrain.stores.registry import Registry  # rarely needed
+    from cloudtrain.stores.registry import Registry, login_for  # rarely needed
 
     try:
-        registry = Registry(image=wanted, login=containers.login_of(session.config))
-        return wanted.pinned(registry.digest())
+        login = login_for(wanted, *containers.login_of(session.config))
+        return wanted.pinned(Registry(image=wanted, login=login).digest())
     except TransientError as error:
         runs = [image_name(each.image) for each in session.records.runs() if each.image]
         before = [each for each in runs if each.pinned("") == wanted]

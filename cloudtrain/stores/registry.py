@@ -60,6 +60,22 @@ class ImageFacts:
 HUB = "docker.io"
 
 
+def login_for(
+    image: ImageName, given: RegistryLogin | None, profile: str | None = None
+) -> RegistryLogin | None:
+    """The login that the image needs: none if anybody may have it, the config's, or one made by
+    this user's identity for a registry of a cloud. Raises CloudError."""
+    if given is not None or image.cloud_registry is None:
+        return given
+    try:
+        Registry(image=image).digest()
+    except (CredentialsError, PermissionsError, NotFoundError):
+        from cloudtrain.stores.registry_logins import identity_login
+
+        return identity_login(image, profile)
+    return None
+
+
 def login_file(image: ImageName, login: RegistryLogin | None) -> bytes:
     """A file of `docker login` for one pull on a node; empty if none is needed."""
     if login is None:

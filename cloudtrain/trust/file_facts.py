@@ -156,9 +156,16 @@ def _index_password(config: ClusterConfig) -> Iterator[FileFact]:
 
 def _registry_password(config: ClusterConfig) -> Iterator[FileFact]:
     name = config.setup.registry_password
-    if config.setup.image is None or name is None:
+    if config.setup.image is None:
         return
-    variable, image = config.secrets.get(name, name), image_name(config.setup.image)
+    image = image_name(config.setup.image)
+    if name is None:
+        if image.cloud_registry is not None and "setup.image" not in config.defaults:
+            what = f"{image.registry}/{image.repository}"
+            text = f"hands its nodes a token of yours to pull {what}, if that is not public"
+            yield FileFact(kind="credentials", field="setup.image", what=what, text=text)
+        return
+    variable = config.secrets.get(name, name)
     host = host_of(f"{'http' if image.is_here else 'https'}://{image.registry}")
     yield _sent("setup.registry_password", f"${{{variable}}}", host, variable)
 

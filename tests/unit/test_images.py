@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from cloudtrain.core.errors import CredentialsError
 from cloudtrain.core.image_name import RegistryLogin, image_name
 from cloudtrain.core.shell import Secret
 from cloudtrain.stores.registry import login_file
+from cloudtrain.stores.registry_logins import identity_login
 
 DIGEST = f"sha256:{'a' * 64}"
 
@@ -54,3 +56,83 @@ def test_a_login_for_nodes_is_dockers_own_file_and_prints_as_stars() -> None:
     assert told["auths"]["docker.io"] == {"auth": "bWU6cGFzcw=="}
     assert told["auths"].keys() == {"docker.io", "https://index.docker.io/v1/"}
     assert login_file(image_name("ubuntu"), None) == b""
+
+
+class Ecr:
+    def client(self, service: str, *, region_name: str) -> Ecr:
+        assert (service, region_name) == ("ecr", "eu-west-1")
+        return self
+
+    def get_authorization_token(self) -> object:
+        return {"authorizationData": [{"authorizationToken": "QVdTOnRvazpl"}]}
+
+
+ECR = image_name("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1")
+
+
+def test_a_login_for_ecr_is_made_by_the_profile_of_the_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(
+        "cloudtrain.identities.aws.identity", lambda profile: asked.append(profile) or Ecr()
+    )
+    login = identity_login(ECR, "work")
+    assert login is not None
+    assert login.pair == b"AWS:tok:e"
+    assert asked == ["work"]
+
+
+def test_an_answer_of_another_shape_is_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ecr, "get_authorization_token", lambda self: {})
+    monkeypatch.setattr("cloudtrain.identities.aws.identity", lambda profile: Ecr())
+    with pytest.raises(CredentialsError, match=r"no login for 123456789012.*KeyError"):
+        identity_login(ECR)
+
+
+class Credentials:
+    token = ""
+
+    def refresh(self, request: object) -> None:
+        self.token = "ya29"
+
+
+class OfServiceAccount(Credentials):
+    service_account_email = "me@example.org"
+    scopes: tuple[str, ...] = ()
+
+    def with_scopes(self, scopes: list[str]) -> OfServiceAccount:
+        type(self).scopes = tuple(scopes)
+        return self
+
+
+@pytest.mark.parametrize("kind", [Credentials, OfServiceAccount])
+def test_a_token_of_google_only_reads_where_that_can_be(
+    kind: type[Credentials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.identities.google.find", lambda: (kind(), None))
+    login = identity_login(image_name("us-docker.pkg.dev/p/r/it"))
+    assert login is not None
+    assert login.pair == b"oauth2accesstoken:ya29"
+    narrowed = ("https://www.googleapis.com/auth/cloud-platform.read-only",)
+    assert getattr(kind, "scopes", narrowed) == narrowed
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (str(ECR), "ECR"),
+        ("gcr.io/p/it", "Google"),
+        ("eu.gcr.io/p/it", "Google"),
+        ("mine.azurecr.io/it", "ACR"),
+        ("public.ecr.aws/it/it", None),
+        ("mine.azurecr.io.example.org/it", None),
+        ("gcr.io.example.org/it", None),
+        ("docker.pkg.dev.example.org/it", None),
+        ("ubuntu", None),
+    ],
+)
+def test_only_the_clouds_own_registries_are_shown_an_identity(name: str, kind: str | None) -> None:
+    assert image_name(name).cloud_registry == kind
+    if kind is None:
+        assert identity_login(image_name(name)) is None
