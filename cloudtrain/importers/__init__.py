@@ -17,6 +17,7 @@ from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.store_kinds import kind_of
+from cloudtrain.importers.code_folder import IMAGE, settle_image
 from cloudtrain.importers.draft import Draft, Entry, Options, yaml_text
 from cloudtrain.importers.submit_line import WHERE, read_submit
 from cloudtrain.importers.values import Value, Values, values_of
@@ -135,6 +136,7 @@ def _finished(draft: Draft, options: Options) -> Imported:
         draft.put("strategy", options.strategy)
     else:
         _put_strategy_by_roles(draft)
+    settle_image(draft)
     config = _without_refused(draft, options)
     in_code = None if options.strategy else options.strategy_in_code
     found = in_code(config) if in_code else None
@@ -247,13 +249,9 @@ def _put_placeholders(draft: Draft) -> None:
         draft.put("name", name)
     if cloud and not draft.has("placement"):
         draft.put("placement", [cloud.first_region], comment="the zones or regions", fill_in=True)
+    software = IMAGE if draft.has(*IMAGE) else ("setup", "tensorflow")
     for known, field, value, comment in (
-        (
-            ("setup", "tensorflow"),
-            "setup.tensorflow",
-            tensorflow_releases.newest(),
-            "the script's version",
-        ),
+        (software, "setup.tensorflow", tensorflow_releases.newest(), "the script's version"),
         (("code",), "code.path", ".", "the folder of the script"),
         (("train", "command"), "train.command", "python train.py --output {output}", "the line"),
     ):

@@ -8,6 +8,7 @@ import ast
 import re
 from pathlib import Path
 
+from cloudtrain.core.image_name import SCHEME, image_name
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.source_files import text_of
 from cloudtrain.importers.values import Value
@@ -31,6 +32,40 @@ def tensorflow_of(image: str) -> str | None:
 
 
 def put_image(draft: Draft, image: Value) -> None:
+    """Name an image that can be pulled; see `settle_image`. A job has one for all roles."""
+    before = draft.entries.get(IMAGE)
+    if before is not None and image.field != "FROM":  # the last stage of a Dockerfile counts
+        if before.origin is not None and before.origin.text != image.text:
+            draft.lose(image, f"the image {image.text} is not used: `setup:` is the same for all")
+        return
+    try:
+        if image.text == "scratch" or _PYTHON.fullmatch(image.text):  # without TensorFlow
+            raise ValueError
+        image_name(image.text)
+    except ValueError:
+        _put_guess(draft, image)
+    else:
+        draft.put(IMAGE, f"{SCHEME}{image.text}", image)
+
+
+IMAGE = ("setup", "image")
+
+
+def settle_image(draft: Draft) -> None:
+    """Keep the image alone if nothing is installed besides: it has that, and is the whole
+    environment. Else its version of TensorFlow or Python, as far as its name tells it."""
+    entry = draft.entries.get(IMAGE)
+    if entry is None or entry.origin is None:
+        return
+    if any(path[0] == "setup" and path != IMAGE for path in draft.entries):
+        del draft.entries[IMAGE]
+        _put_guess(draft, entry.origin)
+    elif version := tensorflow_of(entry.origin.text):
+        note = f'in containers; else setup.tensorflow: "{version}"'
+        draft.put(IMAGE, entry.value, entry.origin, note)
+
+
+def _put_guess(draft: Draft, image: Value) -> None:
     """TensorFlow's version from an image, or Python's; any other image is reported."""
     version = tensorflow_of(image.text)
     if python := _PYTHON.fullmatch(image.text):
@@ -38,8 +73,8 @@ def put_image(draft: Draft, image: Value) -> None:
     elif version is None:
         draft.lose(
             image,
-            f"the image {image.text} is not used: nodes run no containers;"
-            " list what it installs under `setup:`",
+            f"the image {image.text} is not used: `setup:` installs more than it has;"
+            " list what it installs there, or build an image with all of it",
         )
     elif not draft.has("setup", "tensorflow"):
         draft.put("setup.tensorflow", version, image)

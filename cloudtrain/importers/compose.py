@@ -186,14 +186,14 @@ def _container(
     if restart is not None and (found := re.fullmatch(r"on-failure(?::(\d{1,3}))?", restart.text)):
         draft.put("train.max_restarts", int(found[1] or 3), restart)
     _put_gpus(draft, task.role, service, options)
-    image = service.take("image")
+    image, built = service.take("image"), service.has("build")  # then it is the name to give
     if image is not None:
         image = image.with_text(shell_words.with_defaults(interpolated(draft, image)))
     return Container(
         role=task.role,
         index=task.index,
         where=where,
-        image=image,
+        image=None if built else image,
         entrypoint=_words(draft, service, "entrypoint"),
         arguments=_words(draft, service, "command"),
         environment=environment,

@@ -102,7 +102,8 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
         workdir = each.workdir or (dockerfile.folder if dockerfile else "")
         words = with_code_paths(draft, words, workdir)
         for at, word in enumerate(words[:4]):
-            if word.startswith("/") and word.endswith(".py"):
+            in_image = dockerfile is None and draft.has("setup", "image")
+            if word.startswith("/") and word.endswith(".py") and not in_image:
                 words[at] = posixpath.basename(word)
                 why = f"{word} is a path in the image: {words[at]} in the folder of the code runs"
                 draft.lose(each.where, why)

@@ -382,15 +382,17 @@ def test_a_container_is_mapped_by_the_dockerfile_that_is_here(desk: Desk) -> Non
     ]
 
 
-def test_an_image_without_a_dockerfile_is_named(desk: Desk) -> None:
+def test_an_image_without_a_dockerfile_is_what_the_tasks_run_in(desk: Desk) -> None:
     found = desk.imported(training(*CUSTOM, "masterConfig: {imageUri: gcr.io/p/i}"))
-    assert "gcr.io/p/i is not used" in lost(found)[0]
+    assert (found.config.setup.image, lost(found)) == ("docker://gcr.io/p/i", [])
+    assert found.config.setup.tensorflow is None
     known = desk.imported(
         training(
             *CUSTOM, "masterConfig: {imageUri: us-docker.pkg.dev/x/training/tf-gpu.2-11:latest}"
         )
     )
-    assert (known.config.setup.tensorflow, lost(known)) == ("2.11", [])
+    assert known.config.setup.image == "docker://us-docker.pkg.dev/x/training/tf-gpu.2-11:latest"
+    assert 'in containers; else setup.tensorflow: "2.11"' in known.text
 
 
 # ── what is left ─────────────────────────────────────────────────────────────

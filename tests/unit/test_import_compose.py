@@ -110,11 +110,20 @@ def test_a_command_that_differs_by_role_is_one_for_each_role(desk: Desk) -> None
     assert "its command is not that of worker's other tasks: python other.py" in lost(found)[0]
 
 
-def test_of_several_images_the_first_one_says_the_tensorflow(desk: Desk) -> None:
+def test_of_several_images_the_first_one_is_used_and_the_other_named(desk: Desk) -> None:
     whole = yaml.safe_load(compose(PS_CLUSTER, image="tensorflow/tensorflow:2.12.0"))
     whole["services"]["worker0"]["image"] = "tensorflow/tensorflow:2.11.0"
     found = desk.imported(yaml.safe_dump(whole, width=1000, sort_keys=False))
-    assert found.config.setup.tensorflow == "2.12.0"
+    assert found.config.setup.image == "docker://tensorflow/tensorflow:2.12.0"
+    assert "tensorflow:2.11.0 is not used: `setup:` is the same for all" in lost(found)[0]
+
+
+def test_the_image_that_a_build_makes_is_not_pulled(desk: Desk) -> None:
+    desk.write({"Dockerfile": "FROM tensorflow/tensorflow:2.11.0\nCOPY t.py /srv/\n", "t.py": ""})
+    made = compose(TWO, build=".", image="mine/it:1", command="python /srv/t.py")
+    found = desk.imported(made)
+    assert found.config.setup.image == "docker://tensorflow/tensorflow:2.11.0"
+    assert "mine/it" not in found.text
 
 
 def test_build_workdir_and_copy_are_the_code(desk: Desk) -> None:

@@ -33,7 +33,7 @@ def job(*replicas: str, spec: str = "", version: str = "kubeflow.org/v1") -> str
 
 
 @pytest.mark.parametrize("version", ["kubeflow.org/v1", "kubeflow.org/v1beta2"])
-def test_replicas_are_roles_and_the_image_says_which_tensorflow(desk: Desk, version: str) -> None:
+def test_replicas_are_roles_in_the_image_of_the_job(desk: Desk, version: str) -> None:
     source = job(
         replica("PS"), replica("Worker", replicas=2), replica("Chief"), replica("Evaluator"),
         version=version,
@@ -47,7 +47,7 @@ def test_replicas_are_roles_and_the_image_says_which_tensorflow(desk: Desk, vers
     }
     assert found.config.name == "mnist"
     assert found.config.strategy == "parameter_server"
-    assert found.config.setup.tensorflow == "2.11.0"
+    assert found.config.setup.image == "docker://tensorflow/tensorflow:2.11.0"
     assert found.config.train.command == "python t.py"
     assert found.config.train.port == 2222
     assert lost(found) == []
@@ -175,7 +175,7 @@ def test_a_shells_line_stays_a_line(desk: Desk) -> None:
     assert "{index} in its shell line is filled in by cloudtrain" in lost(found)[0]
 
 
-def test_paths_in_the_image_and_volumes_are_named(desk: Desk) -> None:
+def test_paths_in_the_image_stay_and_volumes_are_named(desk: Desk) -> None:
     source = job(
         replica(
             "Chief",
@@ -184,8 +184,8 @@ def test_paths_in_the_image_and_volumes_are_named(desk: Desk) -> None:
         )
     )
     found = desk.imported(source + "          volumes: [{name: v}]\n")
-    assert found.config.train.command == "python train.py --data /data"
-    assert [line.split(":")[1] for line in lost(found)] == ["14", "16", "15"]
+    assert found.config.train.command == "python /opt/train.py --data /data"
+    assert [line.split(":")[1] for line in lost(found)] == ["16", "15"]
 
 
 def test_an_image_that_starts_something_of_its_own_is_to_be_filled_in(desk: Desk) -> None:

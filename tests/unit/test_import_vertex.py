@@ -47,7 +47,7 @@ def test_pools_are_chief_worker_ps_and_evaluator(desk: Desk) -> None:
         "evaluator": {"count": 1, "machine": "n1-standard-8"},
     }
     assert (found.config.name, found.config.provider) == ("my-job", "gcp")
-    assert found.config.setup.tensorflow == "2.11"
+    assert found.config.setup.image == f"docker://{IMAGE}"
     assert found.config.strategy == "parameter_server"
 
 
