@@ -85,8 +85,9 @@ def text(
 
 def shared_text(shared: dict[str, Any]) -> str:
     """The shared folder, and where it is."""
-    served = f"on the disk of {shared['node']}, on which all of it is lost that has not landed"
-    where = f"in {shared['path']} of every node" if shared["path"] else served
+    where = f"in {shared['path']} of every node" if shared["path"] else "on this machine"
+    if shared["served"]:
+        where = f"on the disk of {shared['node']}, with which all is lost that has not landed"
     return f"{shared['folder']}/ in every work folder, {where}; lands from {shared['node']}"
 
 
@@ -194,7 +195,7 @@ def by_role(nodes: list[dict[str, Any]]) -> list[str]:
 
 def as_document(report: PlanReport) -> dict[str, Any]:
     """The report as --json prints it. Prices are null if not known, 0 if nothing is rented."""
-    from cloudtrain.core.cloud import facts_of
+    from cloudtrain.core.cloud import facts_of, is_cloud
     from cloudtrain.money.prices import in_words
 
     config, cost = report.config, report.bill
@@ -219,7 +220,11 @@ def as_document(report: PlanReport) -> dict[str, Any]:
             "home": not facts_of(config.provider).takes_hosts,
         },
         "shared": config.shared
-        and {**pick(config.shared, "folder path"), "node": report.plan.nodes[0].name},
+        and {
+            **pick(config.shared, "folder path"),
+            "node": report.plan.nodes[0].name,
+            "served": is_cloud(config.provider) and config.shared.path is None,
+        },
         "store": config.artifacts.store,
         "price": in_words(cost, config) if cost else NO_PRICE,
         **_price_json(cost, 0.0),

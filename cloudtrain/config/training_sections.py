@@ -493,13 +493,11 @@ class SharedSection(Section):
     of = model.SharedFolder
     change = NEXT_RUN
     folder: FolderInside | None = optional(
-        "Its name in each task's work folder, where it is a link. `{shared}` and "
-        "`CLOUDTRAIN_SHARED` are its absolute path."
+        "Its name in each task's work folder. `{shared}`, `CLOUDTRAIN_SHARED`: its absolute path."
     )
     path: FolderOnNodes | None = optional(
-        "A folder that all nodes have in common already, such as an NFS mount: required with "
-        "`provider: hosts`. If not set, the chief's node serves one over NFS to the others, and "
-        "`local` nodes share a folder of this machine."
+        "A folder that all nodes have already, such as an NFS mount: required with `provider: "
+        "hosts`. If not set, the first node serves one to the others."
     )
 
 

@@ -201,9 +201,13 @@ def _put_command(
     config = job.at("masterConfig")
     own = [value.text for value in config.take_list("containerCommand")]
     own_arguments = config.take_list("containerArgs")
-    words = put_arguments(draft, own_arguments or arguments, output)
+    folder = JOB_DIR
+    if output is not None and {"ps", "evaluator"} & draft.counts().keys():  # they all use it
+        draft.put("shared", "job", output)
+        folder = shell_words.ours("shared")
+    words = put_arguments(draft, own_arguments or arguments, output, folder)
     if output is not None:
-        words += ["--job-dir", JOB_DIR]
+        words += ["--job-dir", folder]
     for theirs in ROLES:
         for key in ("containerCommand", "containerArgs"):
             job.lose(f"{theirs}Config", key, why="not mapped: one command for all roles")

@@ -143,7 +143,7 @@ class Options:
 
 _TOP = (
     *("name", "provider", "project", "placement", "hosts", "network", "identity", "strategy"),
-    *("nodes", "image", "setup", "code", "train", "artifacts", "limits", "secrets"),
+    *("nodes", "image", "setup", "code", "shared", "train", "artifacts", "limits", "secrets"),
 )
 _FLOW = 88
 """Columns up to which a list or a role is written on one line."""

@@ -10,7 +10,7 @@ from cloudtrain.artifacts.checkpoints import StoredCheckpoint, fill_folder
 from cloudtrain.artifacts.inventory import last_line, run_checked
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import is_cloud
-from cloudtrain.core.errors import CloudtrainError, PreflightError
+from cloudtrain.core.errors import CloudtrainError, PreflightError, UsageError
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.run_record import Run
@@ -23,12 +23,20 @@ SERVED = "/srv/cloudtrain"
 
 
 def folder_of_cluster(session: Session, node: Node) -> str:
-    """Absolute path of the cluster's shared folder, the same on every node."""
+    """Absolute path of the cluster's shared folder, the same on every node. Raises UsageError for
+    local nodes without one."""
     config = session.config
     assert config.shared is not None, "only called with `shared:`"
     if config.shared.path is not None:
         return f"{config.shared.path}/{config.name}"
-    return f"{SERVED}/{config.name}" if is_cloud(config.provider) else node.shared_folder
+    if is_cloud(config.provider):
+        return f"{SERVED}/{config.name}"
+    if not node.shared_folder:
+        raise UsageError(
+            f"the nodes of {config.name} were made without `shared`, and have no folder in common",
+            hint=f"run `cloudtrain down {config.name}`, then `up`",
+        )
+    return node.shared_folder
 
 
 def share_folder(session: Session, only: Sequence[Node] | None = None) -> None:

@@ -104,7 +104,9 @@ class LocalProvider(OwnMachines):
             for node in missing:
                 NodeFolder(self._cluster_folder(cluster) / node.name).unmark_killed()
             self._make_cache()
-            (self._cluster_folder(cluster) / SHARED).mkdir(mode=0o700, parents=True, exist_ok=True)
+            if plan.config.shared is not None and not running:
+                shared = self._cluster_folder(cluster) / SHARED
+                shared.mkdir(mode=0o700, parents=True, exist_ok=True)
             if missing:
                 _make_gpu_devices()
                 fork_server = processes.ForkServer(
@@ -317,8 +319,10 @@ class LocalProvider(OwnMachines):
         view = environment.view_of_nodes(
             plan.config, state=self._root.parent, cache=self._cache, environ=os.environ
         )
-        shared = str(self._cluster_folder(plan.config.name) / SHARED)
-        return view and replace(view, writable=(*view.writable, shared))
+        shared = self._cluster_folder(plan.config.name) / SHARED
+        if view is None or not shared.is_dir():
+            return view
+        return replace(view, writable=(*view.writable, str(shared)))
 
     def _node(self, cluster: str, name: str, alive: bool) -> Node:
         folder = NodeFolder(self._cluster_folder(cluster) / name)
@@ -341,7 +345,7 @@ class LocalProvider(OwnMachines):
             host="localhost",
             cache=str(self._own_cache),
             shared_cache=str(self._cache),
-            shared_folder=str(folder.path.parent / SHARED),
+            shared_folder=str(shared) if (shared := folder.path.parent / SHARED).is_dir() else "",
             placement="local",
             task_ports=folder.task_ports() if state == "running" else (),
         )

@@ -69,7 +69,8 @@ class Nfs:
                 words = self.rfile.readline().decode().rstrip("\n").split("\t")
                 client, source, folder, options = words
                 nfs.asked.append((client, source, folder, options))
-                answer = nfs.mounted(client, *source.rsplit(":", 1), folder)
+                address, _, exported = source.rpartition(":")
+                answer = nfs.mounted(client, address, exported, folder)
                 nfs.refused += [f"{client}: {answer}"] * (answer != "ok")
                 self.wfile.write(f"{answer}\n".encode())
 

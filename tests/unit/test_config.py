@@ -231,7 +231,7 @@ def test_odd_keys_and_tags_are_problems(tmp_path: Path) -> None:
 FIELDS = (
     "any_of, artifacts, away, code, data, disk_key, endpoints, hosts, identity, image, limits, "
     "name, network, nodes, notify, ordered, placement, project, provider, resource_group, secrets, "
-    "setup, strategy, tags, train"
+    "setup, shared, strategy, tags, train"
 )
 
 

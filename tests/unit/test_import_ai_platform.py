@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import SharedFolder
 from cloudtrain.importers.ai_platform import LEGACY
 from tests.support.import_parts import Desk, lost, tree
 
@@ -507,3 +508,14 @@ def test_an_unknown_file_is_refused_with_a_list_of_what_is_read(desk: Desk) -> N
     for other in ("", "- 1\n", "a: [", "text"):
         with pytest.raises((UsageError, ConfigError)):
             desk.imported(other)
+
+
+@pytest.mark.parametrize("theirs", ["parameterServer", "evaluator"])
+def test_roles_that_share_a_job_dir_get_a_shared_folder(desk: Desk, theirs: str) -> None:
+    roles = (f"{theirs}Type: n1-standard-4", f"{theirs}Count: 1", "workerType: n1-standard-4")
+    found = desk.imported(
+        training(*CUSTOM, *roles, "workerCount: 1", "jobDir: gs://jobs/j", "pythonModule: t.task")
+    )
+    assert found.config.shared == SharedFolder(folder="job")
+    assert found.config.train.command.endswith("--job-dir {shared}")
+    assert found.config.artifacts.store == "gs://jobs/j"
