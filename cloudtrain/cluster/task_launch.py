@@ -29,7 +29,7 @@ class TaskLaunch:
     nccl_address: str | None = None
     """The node's address, on whose interface NCCL is to communicate; None without need."""
     folders: tuple[str, ...] = ()
-    """Absolute folders outside its work folder that it reads."""
+    """Absolute folders outside its work folder that it uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
         command=path_prefix(bin_folder) + line,
         environment=environment,
         nccl_address=nccl_address(plan, task.node, inputs.addresses[task.node]),
-        folders=tuple(inputs.data.get(task.node, {}).values()),
+        folders=(*inputs.data.get(task.node, {}).values(), *filter(None, [inputs.shared])),
     )
 
 

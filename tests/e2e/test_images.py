@@ -275,3 +275,25 @@ def test_a_container_on_a_lent_machine_sees_nothing_of_its_owners_home(
     assert "authorized_keys" not in log
     assert project.landed("chief0", "output/at").startswith(f"{machine.home}/.cloudtrain/")
     assert json.loads(next(project.store.glob("*/run.json")).read_text())["image"]
+
+
+def test_containers_share_the_folder_that_their_nodes_share(
+    project: Project, registry: RegistryHere, programs: Path
+) -> None:
+    (project.code / "both.sh").write_text(
+        'echo "$CLOUDTRAIN_ROLE" >job/$CLOUDTRAIN_ROLE &&\n'
+        'until [ -s job/chief ] && [ -s "$1/worker" ]; do sleep 0.1; done; echo saw both\n'
+    )
+    config = contained(
+        project,
+        registry,
+        "sh both.sh {shared}",
+        strategy="custom",
+        nodes={"chief": {}, "worker": {"count": 1}},
+        shared="job",
+        train={"checkpoints": None},
+    )
+    done = project.cloudtrain("run", config, "--trust")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("saw both") == 2
+    assert project.landed("chief0", "job/worker") == "worker\n"
