@@ -242,4 +242,5 @@ def test_each_use_has_a_row_and_is_on_the_page() -> None:
     assert {*judged.USES} == {*get_args(judged.UseKind)}, "add a row to runs/idle.USES"
     page = (ROOT / "docs" / "commands.md").read_text("utf-8").replace("\n  ", " ")
     said = page.partition("- In use: ")[2].partition(". Not in use")[0]
-    assert [use.words for use in judged.USES.values() if use.words not in said] == []
+    lacking = [use.words for use in judged.USES.values() if use.words not in said]
+    assert lacking == [], "docs/commands.md, `In use:` of idle clusters"

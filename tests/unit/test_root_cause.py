@@ -371,13 +371,14 @@ def test_each_listed_message_has_that_hint(messages: str, words: str) -> None:
             assert word in str(hint), message
 
 
-def test_each_hint_is_tried_by_a_message() -> None:
+def test_each_hint_and_cause_of_a_log_is_tried_by_a_message() -> None:
     """Of this file, the page, tests/data/hint_messages.md, gpu_messages.json or a real log."""
     said = [text for node in walked(Path(__file__)) for text in literals(node)]
     said += [text for messages, _ in listed_hints() for text in re.findall(r"`([^`]+)`", messages)]
     said += [message["log"] for message in MESSAGES]
     said += [path.read_text("utf-8", "replace") for path in LOGS.glob("*.log")]
     rows = [pattern for subject in hints._HINTS.values() for pattern, _ in subject]
+    rows += [facts.log for facts in CAUSES.values() if facts.log is not None]
     untried = [row for row in rows if not any(re.search(row, text) for text in said)]
     assert untried == [], "add a message to tests/data/hint_messages.md"
 
@@ -403,6 +404,14 @@ def test_each_kind_of_cause_has_a_row_on_the_page() -> None:
         again = CAUSES[cast("CauseKind", re.findall(r"`(\w+)`", row[2])[0])].again
         said = {"yes": "yes", "never": "no"}.get(again, "")
         assert row[3].startswith(said), f"docs/failures.md, retried: {row}"
+
+
+def test_each_kind_of_cause_is_named_in_a_test() -> None:
+    tests = "".join(
+        path.read_text("utf-8") for path in Path(__file__).parents[1].rglob("test_*.py")
+    )
+    lacking = [kind for kind in CAUSES if f'"{kind}"' not in tests]
+    assert lacking == [], "add a test with such a cause: here, or in test_state_machine.py"
 
 
 def test_a_cause_that_a_line_of_the_log_shows_is_a_name_and_a_row(

@@ -401,6 +401,7 @@ def test_trainings_that_each_end_well_alone_are_no_cluster() -> None:
     assert decide(run, 10.0).verdict == "done"
     cause = separate_trainings_failure(run)
     assert cause is not None
+    assert cause.kind == "not_clustered"
     assert cause.text == "the tasks never formed a cluster: 3 separate trainings"
     assert (cause.task, cause.node, trained_as_one(run)) == ("", "", False)
 
