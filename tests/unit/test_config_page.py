@@ -25,6 +25,7 @@ from cloudtrain.core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "config.md"
+EXAMPLE = ROOT / "docs" / "most-fields.yaml"
 EXAMPLES = sorted((ROOT / "configs").rglob("*.yaml"))
 ENVIRON = {"HOME": "/home/me"}
 
@@ -84,7 +85,7 @@ def test_the_demo_runs_the_example_on_a_chief_and_two_workers() -> None:
 
 
 def test_the_big_example_loads_and_has_most_fields(tmp_path: Path) -> None:
-    text = PAGE.with_name("most-fields.yaml").read_text(encoding="utf-8")
+    text = EXAMPLE.read_text(encoding="utf-8")
     (tmp_path / "page.yaml").write_text(text)
     assert load(tmp_path / "page.yaml", {}).name == "mnist"
     tree = yaml.safe_load(text)

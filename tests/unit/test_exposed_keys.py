@@ -19,7 +19,7 @@ from cloudtrain.core.run_record import Run
 from cloudtrain.report.build import reproduce
 from cloudtrain.report.landed import to_json as report_to_json
 from cloudtrain.report.page import page
-from tests.unit.test_config_page import PAGE
+from tests.unit.test_config_page import EXAMPLE
 from tests.unit.test_report import RUN, made, without_drawing
 
 __all__ = ["without_drawing"]
@@ -143,8 +143,7 @@ def canary_fields(folder: Path) -> list[tuple[str, ClusterConfig]]:
     """Each value of the documentation's big example that takes other text, as a variable of it, and
     of fields that a record has in another form.
     """
-    text = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
-    whole = yaml.safe_load(text)
+    whole = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     cases = [(whole, path) for path in leaves(whole) if path[0] != "secrets"]
     more: dict[str, Any] = {
         "train": {"command": {"default": "x", "chief": "y"}},
