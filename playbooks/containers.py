@@ -139,9 +139,14 @@ PULL_SECONDS = 7200.0
 """Without output: Docker and Podman report no progress where there is no terminal."""
 
 
+def python_of(node: Node, image: str) -> tuple[str, ...]:
+    """Words that start the image's Python on a node; its arguments come after them."""
+    return _verb("python", node, str(image_name(image))).arguments
+
+
 def packages_command(node: Node, image: str) -> Command:
     """Command that prints what a task may import from its image (node/packages.py)."""
-    return _verb("python", node, str(image_name(image)), "-c", ship.text("packages.py"))
+    return Command((*python_of(node, image), "-c", ship.text("packages.py")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ class Work:
         if not part["gpus"]:
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         self.process = subprocess.Popen(
-            [str(order["python"]), "-I", "-c", str(wanted["work"]), json.dumps(part)],
+            [*words_of(order["python"]), "-I", "-c", str(wanted["work"]), json.dumps(part)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -102,6 +102,11 @@ class Work:
                 self.phase, self.since = str(fact.get("phase", "ready")), time.monotonic()
             self.done = self.done or "done" in fact
         return facts
+
+
+def words_of(python: "str | list[str]") -> "list[str]":
+    """A Python, or what starts one in a container."""
+    return [python] if isinstance(python, str) else python
 
 
 def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, Any]") -> None:

@@ -207,13 +207,17 @@ $real:$folder"
   done
 }
 
-# python IMAGE ARGUMENTS…: its Python, with nothing of this node.
+# python IMAGE ARGUMENTS…: its Python, with no file of this node, and the variables by which
+# TensorFlow computes. It ends with its stdin.
 python() {
   image=$1
   shift
   known || exit 125
   mounts=
-  contain / --workdir / --entrypoint python3 "$image" "$@"
+  names=$(env | sed -n 's/^\(\(TF\|GRPC\|XLA\|NCCL\|CUDA\|KERAS\)_[A-Za-z0-9_]*\)=.*/\1/p')
+  set -- --entrypoint python3 "$image" "$@"
+  for name in CLOUDTRAIN_TASK $names; do set -- --env "$name" "$@"; done
+  contain / --workdir / "$@"
 }
 
 # probe IMAGE: whether tasks can run in it; once, as the image is one of a digest.

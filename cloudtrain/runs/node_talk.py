@@ -107,8 +107,8 @@ class ProofOrder:
     """Order for one node: what it is to compute, and with which Python."""
 
     node: Node
-    python: str
-    """Absolute, or relative to the user's home."""
+    python: str | tuple[str, ...]
+    """Absolute, or relative to the user's home; or the words that start one in a container."""
     environment: Mapping[str, str] = field(default_factory=dict)
     stamp: str
     """File on the node, as `python`: what it has found since its last boot."""

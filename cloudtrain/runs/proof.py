@@ -25,10 +25,11 @@ from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, figure
-from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
+from cloudtrain.playbooks import code_packages, containers, nvidia, tensorflow_releases
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.node_talk import Answer, Failure, ProofOrder, compute
-from cloudtrain.runs.tasks import node_of, save_run
+from cloudtrain.runs.task_commands import TAG
+from cloudtrain.runs.tasks import node_of, save_run, tag_of
 from cloudtrain.training.log_text import reports_lost_peer
 from cloudtrain.training.strategies import strategy_of
 from cloudtrain.training.tf_config import tf_config
@@ -45,16 +46,17 @@ def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> R
     """Have the run's nodes compute, unless they did; returns the run with their figures. Raises
     PreflightError with every node that cannot."""
     setup, strategy = session.config.setup, strategy_of(session.config)
-    if setup.prove == "off" or setup.tensorflow is None or strategy.tpus or not launches:
+    version = tensorflow_in(setup.tensorflow, run)
+    if setup.prove == "off" or version is None or strategy.tpus or not launches:
         return run
-    release = tensorflow_releases.release(setup.tensorflow)
+    release = tensorflow_releases.release(version)
     if release < (2, 0):
         return run
-    members = [_member(session, run, launch) for launch in launches]
+    members = [_member(session, run, launch, version) for launch in launches]
     kinds = {member.gpus.kind for member in members if member.gpus and member.limits}
     if kinds:
         session.console.say(
-            f"TensorFlow {setup.tensorflow} has no code for {', '.join(sorted(kinds))}: the "
+            f"TensorFlow {version} has no code for {', '.join(sorted(kinds))}: the "
             "compute check compiles it first, for up to an hour"
         )
     together = strategy.all_reduces and release >= REDUCES_FROM
@@ -78,6 +80,19 @@ def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> R
     return run
 
 
+def tensorflow_in(asked_for: str | None, run: Run) -> str | None:
+    """The version that the config installs, or that the run's image has by the preflight; None if
+    there is none, or one of no release."""
+    if asked_for is not None or not run.image:
+        return asked_for
+    for line in (line for each in run.environments for line in each.packages):
+        name, _, version = line.partition("==")
+        found = tensorflow_releases.VERSION.match(version)  # NVIDIA's is 2.16.1+nv24.08
+        if found and name in ("tensorflow", "tensorflow-cpu"):
+            return found[0]
+    return None
+
+
 def refuse(fatal: Iterable[Finding]) -> None:
     """Raise PreflightError if there are any: nodes that say the same in one line."""
     nodes: dict[str, list[str]] = defaultdict(list)
@@ -96,7 +111,7 @@ class Member:
 
     task: Task
     node: Node
-    python: str
+    python: str | tuple[str, ...]
     shared: str
     """The environment below the task's own layer: nodes of a host share it."""
     gpus: Accelerator | None
@@ -111,23 +126,29 @@ class Member:
         return (self.node.host or self.node.name, self.shared)
 
 
-def _member(session: Session, run: Run, launch: TaskLaunch) -> Member:
+def _member(session: Session, run: Run, launch: TaskLaunch, version: str) -> Member:
     config, task = session.config, launch.task
     node = node_of(session, task)
     has = nvidia.wanted(config, node)
     folder = paths.environment_folder(run.cluster, run.id, task.name)
-    compiled = has and gpus.fit(has.kind, config.setup.tensorflow or "") == "ptx"
+    compiled = has and gpus.fit(has.kind, version) == "ptx"
+    python: str | tuple[str, ...] = f"{folder}/bin/python"
+    tag = {}
+    if run.image:
+        python = containers.python_of(node, run.image)
+        tag = {TAG: tag_of(run, task)}  # what hangs ends with the attempt
     return Member(
         task=task,
         node=node,
-        python=f"{folder}/bin/python",
-        shared=code_packages.environment_folder(config, node, run.code) or "",
+        python=python,
+        shared=run.image or code_packages.environment_folder(config, node, run.code) or "",
         gpus=has,
         environment={
             name: value
             for name, value in launch.environment.items()
             if isinstance(value, str) and not name.startswith("CLOUDTRAIN_")
-        },
+        }
+        | tag,
         in_run=f"{paths.runs_folder(run.cluster)}/{run.id}/{task.name}",
         limits={"other": COMPILES} if compiled else {},
     )

@@ -50,7 +50,8 @@ def programs(project: Project, cache: Path) -> Path:
 
 
 def contained(project: Project, registry: RegistryHere, line: str, **sections: Any) -> Path:
-    setup = {"image": f"docker://{registry.host}/train/plain:1"}
+    setup = {"image": f"docker://{registry.host}/train/plain:1", "prove": "off"}
+    setup |= sections.pop("setup", {})
     train = {"command": line, **sections.pop("train", {})}
     one: dict[str, Any] = {"nodes": {"chief": {}}, "strategy": "one_device"}
     return project.config(**{**one, "setup": setup, "train": train, **sections})
@@ -127,6 +128,65 @@ def test_a_cluster_trains_in_its_image_which_is_pinned_and_pulled_once(
     ]
     assert not holding
     assert in_containers(project) == []
+
+
+def test_a_restart_runs_the_same_image_whatever_its_tag_has_become(
+    project: Project, registry: RegistryHere, programs: Path
+) -> None:
+    registry.push("train/moving:1", image(WHICH="first"))
+    line = 'echo "ran $WHICH"; [ -e ~/again ] || { touch ~/again; sleep 1; exit 42; }'
+    setup = {"image": f"{registry.host}/train/moving:1"}
+    config = contained(project, registry, line, setup=setup, train={"max_restarts": 1})
+    assert project.cloudtrain("up", config, "--trust", "--yes").returncode == 0
+    following = project.start("train", config, "--trust")
+    until(lambda: "ran first" in project.stdout, within=60)
+    registry.push("train/moving:1", image(WHICH="second"))
+    assert following.wait(90) == 0
+    assert project.stdout.count("ran first") == 2
+    assert "ran second" not in project.stdout
+
+
+def test_the_compute_check_computes_with_the_images_python(
+    project: Project, registry: RegistryHere, programs: Path
+) -> None:
+    """The image says that it has a TensorFlow, but nothing can import it."""
+    done = project.cloudtrain(
+        "run", contained(project, registry, "true", setup={"prove": "auto"}), "--trust"
+    )
+    assert done.returncode == 1
+    assert "importing TensorFlow failed: ModuleNotFoundError: No module named 'tensorflow'" in (
+        done.stderr
+    )
+    assert in_containers(project) == []
+
+
+def test_an_image_for_other_machines_is_refused_before_a_node_exists(
+    project: Project, registry: RegistryHere, programs: Path
+) -> None:
+    other = "arm64" if image_parts.architecture() == "amd64" else "amd64"
+    registry.push("train/other:1", image(architecture_=other))
+    setup = {"image": f"{registry.host}/train/other:1"}
+    config = contained(project, registry, "true", setup=setup)
+    done = project.cloudtrain("check", config, "--trust")
+    assert done.returncode == 2
+    assert f"is for {other}, but the nodes are {image_parts.architecture()}" in done.stdout
+    done = project.cloudtrain("up", config, "--trust", "--yes")
+    assert done.returncode == 2
+    assert f"is for {other}, but the nodes are {image_parts.architecture()}" in done.stderr
+
+
+def test_data_is_in_the_container_at_the_path_that_its_variable_has(
+    project: Project, registry: RegistryHere, programs: Path
+) -> None:
+    source = project.folder / "digits of mine"
+    source.mkdir()
+    (source / "one.txt").write_text("0 1 2")
+    line = 'mkdir -p {output}; cat {data.digits}/one.txt "$CLOUDTRAIN_DATA_DIGITS"/one.txt'
+    line += " >{output}/both"
+    config = contained(project, registry, line, data={"digits": source.as_uri()})
+    done = project.cloudtrain("run", config, "--trust")
+    assert done.returncode == 0, done.stderr
+    assert project.landed("chief0", "output/both") == "0 1 20 1 2"
 
 
 def test_a_stopped_task_gets_term_once_and_its_grace(
