@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +26,7 @@ from cloudtrain.artifacts.landing import (
 )
 from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_record
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
-from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
+from cloudtrain.artifacts.spool import can_spool, ingest_spools_into, report_landed
 from cloudtrain.artifacts.uploads import Upload
 from cloudtrain.core import paths
 from cloudtrain.core.errors import (
@@ -150,7 +150,7 @@ class Closing:
         nodes have more than that stay, for their nodes' end."""
         with ThreadPoolExecutor(UPLOADS) as pool:
             self._ledger.settle(pool, complete=True)
-        report_landed(self._sources, self._ledger, self._landing.transport, unfinished=self._over)
+        _tell_agents(self._landing, self._sources, self._ledger, self._over)
         return self._ledger.manifest
 
 
@@ -267,8 +267,19 @@ def _land_so_far(
         with ThreadPoolExecutor(UPLOADS) as pool:
             _land_logs(ledger, logs, pool)
         ledger.save()
-    report_landed(sources, ledger, landing.transport)
+    _tell_agents(landing, sources, ledger)
     return ledger.manifest
+
+
+def _tell_agents(
+    landing: Landing,
+    sources: Sequence[SyncSource],
+    ledger: ManifestWriter,
+    over: Collection[str] = (),
+) -> None:
+    """Tell the agents what has landed, unless none can store anything, nor end its node."""
+    if landing.ends or can_spool(ledger.store):
+        report_landed(sources, ledger, landing.transport, unfinished=over)
 
 
 def _on_every_node(

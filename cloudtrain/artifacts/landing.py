@@ -51,6 +51,8 @@ class Landing:
     """True if a node's home is its own, so that what a task makes or changes there lands too."""
     own: OwnManifests | None = None
     """The manifests that this machine has written."""
+    ends: bool = False
+    """True if agents may end their nodes once everything has landed: they are told of it."""
 
     def sources(self, run: Run, nodes: Mapping[str, Node]) -> list[SyncSource]:
         """Sync sources of a run; `nodes`: existing nodes by task."""

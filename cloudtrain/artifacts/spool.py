@@ -160,8 +160,6 @@ def report_landed(
 ) -> None:
     """Tell the agents on the nodes what has landed: the manifest's stamps by path. `unfinished`:
     tasks of which more is on their nodes, though the manifest is complete."""
-    if not can_spool(ledger.store):
-        return
 
     def tell(source: SyncSource) -> None:
         files = ledger.manifest.task_files(source.task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -115,12 +115,13 @@ def cluster_state(status: ClusterStatus) -> str:
     all_of = len(status.nodes) + len(status.missing)
     if not status.missing:
         return f"{running} of {all_of} nodes running{since}"
-    gone = [name for name in status.missing if name in status.made]
+    gone = [name for name in status.missing if name in status.made and name not in status.ended]
     never = [name for name in status.missing if name not in status.made]
-    if not status.nodes and not never:
+    if not status.nodes and not never and gone:
         created = "1 created node is" if len(gone) == 1 else f"{len(gone)} created nodes are"
         return f"{created} gone{since}"
-    words = [f"gone: {_tasks(status, gone)}"] if gone else []
+    words = [f"ended by themselves: {_tasks(status, [*status.ended])}"] if status.ended else []
+    words += [f"gone: {_tasks(status, gone)}"] if gone else []
     words += [f"not created: {_tasks(status, never)}"] if never else []
     return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
 
@@ -154,6 +155,12 @@ def _node_alarms(nodes: Sequence[Node], _: ClusterStatus, now: float) -> Iterato
     yield from odd[:WATCHED]
     if len(odd) > WATCHED:
         yield f"{len(odd) - WATCHED} more nodes like these"
+
+
+def _ended(ended: Mapping[str, str], status: ClusterStatus, _: float) -> Iterator[str]:
+    for name, text in ended.items():
+        yield quoted(f"  {name.removeprefix(f'{status.name}-')} ended itself: {text}")
+    yield f"    `cloudtrain down {status.name}` deletes what is left of them"
 
 
 def _role_lines(_: str, status: ClusterStatus, __: float) -> Iterator[str]:
@@ -236,6 +243,10 @@ def budget_words(budget: BudgetState, ends: float | None, now: float) -> str:
 def _idle(idle: IdleState, _: ClusterStatus, now: float) -> Iterator[str]:
     if idle.due is not None:
         yield _moment("  idle: goes down at  ", idle.due, now)
+    if idle.ends is not None:
+        yield _moment("    this machine being off, the nodes end themselves at  ", idle.ends, now)
+    elif idle.alone is not None:
+        yield f"  the nodes end themselves {duration(idle.alone)} after the run, if nobody attends"
     if idle.fault is not None:
         yield f"  not down yet: {idle.fault}".replace("\n", "\n    ")
         if idle.again is not None and idle.again >= now:
@@ -312,6 +323,7 @@ ROWS = (
     Row("nodes", json=_node_rows, text=lambda nodes, *_: node_lines(nodes), alarm=_node_alarms),
     Row("planned", json=lambda names, *_: len(names)),
     Row("missing"),
+    Row("ended", json=lambda ended, *_: dict(ended), text=_ended),
     Row("foreign", text="  {}"),
     Row("lease", json=lambda lease, *_: lease or None, text="  {}"),
     Row("nodes", "cost", json=_cost("exact"), text=_so_far, short=_cost_parts),

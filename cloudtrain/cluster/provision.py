@@ -42,10 +42,13 @@ def ensure_nodes(session: Session) -> Session:
     return create_nodes(session, session.plan)
 
 
-def start_stopped(session: Session) -> Session:
+def start_stopped(session: Session, spared: Collection[str] = ()) -> Session:
     """Start stopped nodes, whose disks are unchanged; create nothing. Includes nodes that the
-    config no longer names, but none whose deletion has begun."""
-    session = plan_with_existing(session.refreshed())
+    config no longer names, but none whose deletion has begun, and none that is `spared`, which the
+    session has no longer."""
+    session = session.refreshed()
+    there = tuple(node for node in session.nodes if node.name not in spared)
+    session = plan_with_existing(replace(session, nodes=there))
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
     if not plans:

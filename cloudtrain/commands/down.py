@@ -30,7 +30,13 @@ from cloudtrain.cluster.session import (
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.core import errors, moments
 from cloudtrain.core.errors import raise_all
-from cloudtrain.core.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
+from cloudtrain.core.events import (
+    DownBegun,
+    DownOrdered,
+    being_destroyed,
+    own_ends,
+    pending_nodes,
+)
 from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
@@ -40,7 +46,7 @@ from cloudtrain.runs import idle
 from cloudtrain.runs.idle import ensure_idle_process, recorded_budget
 from cloudtrain.runs.landing_steps import cluster_seen, end_lost_run, land_everything
 from cloudtrain.runs.state_table import next_step
-from cloudtrain.runs.supervise import passes, retry_outage
+from cloudtrain.runs.supervise import ended_with_everything_landed, passes, retry_outage
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND
 
@@ -194,6 +200,8 @@ def land_first(
     """Land what is only on the nodes, unless that was done, or is to be discarded. Raises
     NotLanded, LeftoverError, UsageError, and `_LostMeanwhile` for what may be tried again."""
     config, records = handle.config, handle.records
+    if not discard and ended_themselves(handle, nodes, owner, console):
+        return
     landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
     step = next_step("down --discard" if discard else "down", seen)
@@ -211,6 +219,20 @@ def land_first(
             raise _LostMeanwhile(", ".join(lost)) from error
         console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
         raise not_landed(error) from error
+
+
+def ended_themselves(
+    handle: Handle, nodes: Sequence[Node], owner: str | None, console: Console
+) -> bool:
+    """True if all nodes have ended themselves, with everything landed (node/own_end.py)."""
+    records = handle.records
+    over = all(node.state in ("stopped", "gone") for node in nodes)
+    if not over or own_ends(records.events()) is None or not records.has_keys():
+        return False
+    if not nodes and records.active_run() is None:
+        return False
+    with open_session(handle, console, owner=owner) as session:
+        return ended_with_everything_landed(session)
 
 
 def delete_all(

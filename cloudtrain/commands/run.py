@@ -22,7 +22,7 @@ from cloudtrain.runs.finish import failure
 from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
 from cloudtrain.runs.resume_source import resume_source
-from cloudtrain.runs.supervise import passes, supervise_run
+from cloudtrain.runs.supervise import end_with_its_nodes, passes, supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED
 
@@ -132,6 +132,8 @@ def up_and_train(
     handle: Handle, source: ResumedFrom | None, arguments: Sequence[str], console: Console
 ) -> Run:
     with open_session(handle, console) as session:
+        if (ended := end_with_its_nodes(session)) is not None:
+            return ended
         session = create_cluster(session, decide_drift(session, NOTHING))
         if handle.config.limits.budget is not None:  # should this process be killed
             ensure_idle_process(session.records)

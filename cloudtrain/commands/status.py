@@ -57,6 +57,8 @@ class ClusterStatus:
     """Names of the nodes in the recorded config; None if not queried."""
     made: frozenset[str] = frozenset()
     """Names of the nodes that were requested, by the record."""
+    ended: Mapping[str, str] = field(default_factory=dict)
+    """Names of the nodes that ended themselves → why, and when."""
     foreign: tuple[NotAsked, ...] = ()
     """Resources with its label and others that cannot be ours."""
     lease: str = ""
@@ -111,7 +113,8 @@ class ClusterStatus:
             return OVERDUE
         reported = self.away is not None and not self.away.unsigned
         at_desk = reported and self.away is not None and self.away.phase != "training"
-        return 1 if self.missing and not changing and not at_desk else 0
+        lost = any(name not in self.ended for name in self.missing)
+        return 1 if lost and not changing and not at_desk else 0
 
     @property
     def ends(self) -> float | None:
@@ -353,7 +356,21 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
         planned=tuple(node.name for node in make_plan(config).nodes),
         made=frozenset(nodes_requested(Records(cluster.name).events())),
         still_billed=_kept(config, nodes),
+        ended=_ended(config, nodes),
     )
+
+
+def _ended(config: ClusterConfig, nodes: Sequence[Node]) -> dict[str, str]:
+    """Nodes of this machine's cluster that ended themselves, by the marks that they left."""
+    from cloudtrain.core.events import own_ends
+
+    records = Records(config.name)
+    running = {node.name for node in nodes if node.state not in ("stopped", "gone")}
+    if not records.is_open() or own_ends(records.events()) is None:
+        return {}
+    from cloudtrain.runs.own_ends import ended_by_their_words
+
+    return ended_by_their_words(config, records, running)
 
 
 def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:

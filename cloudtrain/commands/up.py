@@ -44,7 +44,8 @@ from cloudtrain.runs.landing_steps import (
     decide_drift,
     delete_nodes,
 )
-from cloudtrain.runs.node_agents import start_agents
+from cloudtrain.runs.node_agents import start_agents, watch_idle_nodes
+from cloudtrain.runs.supervise import ended_with_everything_landed
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.state import Records
 
@@ -95,6 +96,7 @@ def create_and_set_up(
             record_cluster(handle.config, records)
             make_store(handle, console)
         with report_or_roll_back(session, settled.to_delete, rollback=give_back):
+            ended_with_everything_landed(session)
             session = set_up(create_cluster(session, settled))
         records.journal(UpCompleted())
     return Cluster(name=handle.config.name, nodes=session.nodes)
@@ -113,6 +115,7 @@ def set_up(session: Session) -> Session:
     with lost_as_no_capacity(session):
         prepare_nodes(session.patient())
         session = confirm_own_ends(session)
+        watch_idle_nodes(session)
     for node in without_end(session.nodes, session.clock.now()):
         session.console.warn(
             f"{node.name}: NO END: {node.no_end}: `cloudtrain up --replace` replaces it, "

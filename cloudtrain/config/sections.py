@@ -99,8 +99,16 @@ class LimitsSection(Section):
         default="any",
     )
     idle: kinds.DurationOrOff | None = optional(
-        "After this time without a run, land the artifacts and take the cluster down.",
+        "After this time without use, land the artifacts and take the cluster down. If this "
+        "machine is off, the nodes of AWS and GCP end themselves ten minutes later "
+        "([budget.md](budget.md#who-ends-what)).",
         Effect("live", "the next command that works on the cluster reads it"),
+        default="any",
+    )
+    idle_gpu: kinds.DurationOrOff | None = optional(
+        "An open shell does not count as use of nodes whose GPUs were all below 5 % for this time: "
+        "the nodes end themselves (AWS, GCP). A run is never ended by it.",
+        Effect("live", "the next `up` or `train` reads it"),
         default="any",
     )
     max_price: kinds.Price | None = optional(

@@ -401,6 +401,9 @@ class Cloud(ProviderFacts):
     """Seconds at most from a node's expiry until nothing of its machine is billed any more."""
     soonest_end: float = 60.0
     """Least seconds between now and an expiry that the cloud can hold."""
+    shutdown_leaves: str | None = None
+    """What is still billed of a machine that shuts itself down, "" for nothing; None: all of it, so
+    that no node can end itself."""
     fixed_end: str = ""
     """Why the expiry of a running node cannot be changed; "": it can."""
     tpu_end: str = ""

@@ -129,6 +129,19 @@ class EndMoved(ClusterEnd, Event, word="end moved"):
     """Every node has that expiry."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnEndsArmed(Event, word="own ends"):
+    """The nodes' agents end them after so many seconds, each may be None: without use, or without
+    work of their GPUs. Both are None once they do not any more."""
+
+    idle: float | None = None
+    gpu: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self.idle is not None or self.gpu is not None
+
+
 # ── Creation and deletion, written by providers ──────────────────────────────
 
 
@@ -584,6 +597,18 @@ def nothing_moves(lines: Iterable[Line], run: str) -> NothingMoves | None:
     of_run = [line for line in lines if line.get("run") == run or line.get("event") == "gone"]
     last = _last(of_run, NothingMoves, MovesAgain, AttemptBegun, RunEnded)
     return last if isinstance(last, NothingMoves) else None
+
+
+def own_ends(lines: Iterable[Line]) -> OwnEndsArmed | None:
+    """How the existing nodes end themselves; None if they do not."""
+    last = _last(lines, OwnEndsArmed)
+    return last if isinstance(last, OwnEndsArmed) and last.is_on else None
+
+
+def last_started(lines: Iterable[Line]) -> float:
+    """Unix time at which a node was last started, or a task on one; 0 if never."""
+    last = _last(lines, NodesPlaced, AttemptBegun, TaskRestartBegun)
+    return (last.time or 0.0) if last is not None else 0.0
 
 
 _USES: Sequence[type[Event]] = (UpBegun, UpCompleted, AttemptBegun, AttemptStarted, RunEnded)

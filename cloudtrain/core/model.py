@@ -262,6 +262,8 @@ class Limits:
     """Seconds from a node's creation until it ends."""
     idle: float | None = None
     """Seconds without use until the cluster goes down."""
+    idle_gpu: float | None = None
+    """Seconds without work of its GPUs until a node ends itself, whatever shell is open."""
     max_price: float | None = None
     """$/hour of the whole cluster."""
     budget: float | None = None

@@ -8,15 +8,13 @@ order from stdin; the presigned uploads in the order stay in memory and are neve
 import contextlib
 import json
 import os
-import re
 import signal
-import sys
 import threading
 import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, formats, listing, metadata, web
+from cloudtrain.node import archiver, client, formats, listing, metadata, own_end, web
 
 RESERVE = 6
 """Number of archives reserved for the node's end."""
@@ -32,38 +30,17 @@ REPLAN = 30.0
 
 
 def main() -> None:
-    """Kill an earlier agent, confirm the start, and continue without the client. Confirmed once it
-    holds the lock: of two that start shortly after each other, the earlier one would otherwise come
-    later, and kill the later one."""
+    """Kill an earlier agent, confirm the start, and continue without the client."""
     order = client.order()
     os.umask(0o077)
     home = os.getcwdb()
     os.chdir(client.plain(order["folder"]))  # `down` on machines of `hosts` finds it by this
-    held, holds = os.pipe()
-    if os.fork():
-        os.close(holds)
-        if os.read(held, 1):  # else it has ended: a later agent has taken its place
-            os.write(1, b"keeping\n")
-        os._exit(0)
-    os.close(held)
-    os.setsid()
-    log = os.open(formats.AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
-        os.dup2(source, target)
-    client.alone(formats.AGENT_LOCK.encode())
-    os.write(holds, b"1")
-    os.close(holds)
+    client.detach(formats.AGENT_LOCK.encode(), formats.AGENT_LOG)
     try:
         Agent(order, home).keep()
     except Exception as error:  # noqa: BLE001 - without its text, which may contain a URL
         traceback.print_tb(error.__traceback__)
-        say(type(error).__name__)
-
-
-def say(text: str) -> None:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stderr.write(f"{now} {text}\n")
-    sys.stderr.flush()
+        client.say(type(error).__name__)
 
 
 class Agent:
@@ -91,16 +68,21 @@ class Agent:
         self.landed = {}  # type: dict[str, Any]
         self.landed_at = 0.0
         self.kept = {}  # type: dict[str, str]
+        self.own_end = own_end.OwnEnd(order.get("alone"), self)
 
     def keep(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self.shutting_down.set())
         threading.Thread(target=self.await_shutdown, daemon=True).start()
         if self.order["metadata"]:
             threading.Thread(target=self.listen, daemon=True).start()
-        while self.tickets and not self.is_over and time.time() < self.until:
-            if self.is_due(time.time()):
+        while self.own_end.goes_on(self.is_busy()):
+            if self.is_busy() and self.is_due(time.time()):
                 self.send()
             time.sleep(self.order["tick"])
+
+    def is_busy(self) -> bool:
+        """True while it may still have to upload something."""
+        return bool(self.tickets) and not self.is_over and time.time() < self.until
 
     def is_due(self, now: float) -> bool:
         self.look()
@@ -157,7 +139,7 @@ class Agent:
                 self.tickets.insert(0, ticket)
             self.failures += 1
             self.next = time.time() + min(2.0**self.failures * self.order["tick"], 60.0)
-            say(f"archive {ticket['n']} not uploaded: {reason(error)}")
+            client.say(f"archive {ticket['n']} not uploaded: {web.reason(error)}")
             return
         self.failures = 0
         self.ending.measure(archive.size, time.time() - now)
@@ -165,7 +147,9 @@ class Agent:
         if not archive.checkpoint_is_whole:
             whole = [each for each in whole if not self.is_checkpoint(each)]
         self.kept.update((each.path, each.stamp) for each in whole)
-        say(f"archive {ticket['n']}: {len(whole)} of {len(chosen)} files, unchanged while read")
+        client.say(
+            f"archive {ticket['n']}: {len(whole)} of {len(chosen)} files, unchanged while read"
+        )
         is_last = self.saw_end and len(whole) == len(chosen)
         self.next = 0.0 if more or is_last else time.time() + self.rest(now)
 
@@ -226,7 +210,7 @@ class Agent:
             if size > archiver.LIMIT:
                 for each in unit:
                     if self.kept.get(each.path) is None:
-                        say(f"too large for an archive, skipped: {each.path!a}")
+                        client.say(f"too large for an archive, skipped: {each.path!a}")
                         self.kept[each.path] = ""
             elif not chosen or size <= room:
                 chosen += unit
@@ -292,6 +276,44 @@ class Agent:
             return []
         return parts if len(parts) == 5 else []
 
+    # ── What the machine's own end asks (own_end.py) ──
+
+    @property
+    def word(self) -> str:
+        """What the node's end was announced by; "" if it was not."""
+        return self.ending.word
+
+    def left_to_land(self) -> str:
+        """What neither a client nor an archive has, once it was tried to upload it; "" for none."""
+        while True:
+            self.look()
+            left = self.due(self.everything())
+            logs = [] if self.landed.get("final") else archiver.logs_of(self.attempt)
+            left += [each for each in logs if self.kept.get(each.path) != each.stamp]
+            count = len(self.tickets)
+            if left and count and time.time() < self.until:
+                self.saw_end = True
+                self.send()
+            if not left or len(self.tickets) == count:
+                return f"{left[0].path!a} ({len(left)} files)" if left else ""
+
+    def held(self) -> "dict[str, str]":
+        """The stamp of each file of the task, by its path."""
+        return {path: each.stamp for path, each in self.everything().items()}
+
+    def exit_code(self) -> "str | None":
+        """The task's exit code, as the shell reports it; None if it has no record."""
+        try:
+            return os.readlink(self.attempt + "/exit")
+        except OSError:
+            return None
+
+    def end_task(self, kills: bool) -> None:
+        record = self.record()
+        if record and is_alive(*record[:2]):
+            with contextlib.suppress(OSError):
+                os.killpg(int(record[0]), signal.SIGKILL if kills else signal.SIGTERM)
+
     def listen(self) -> None:
         """Wait for the cloud's preemption notice."""
         how = self.order["metadata"]
@@ -317,12 +339,9 @@ class Agent:
             return
         with contextlib.suppress(OSError), open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
             file.write(f"{now:.0f}" + ("" if word == "preempted" else f" {word}") + "\n")
-        say(f"this node ends in {max(0.0, seconds):.0f} s: {word}")
+        client.say(f"this node ends in {max(0.0, seconds):.0f} s: {word}")
         self.next = 0.0
-        record = self.record()
-        if record and is_alive(*record[:2]):
-            with contextlib.suppress(OSError):
-                os.killpg(int(record[0]), signal.SIGTERM)
+        self.end_task(kills=False)
 
 
 def is_alive(pid: str, start: str) -> bool:
@@ -342,13 +361,3 @@ def is_landing() -> bool:
             return os.path.samefile(f"/proc/{int(file.read())}/cwd", formats.WORK)
     except (OSError, ValueError):
         return False
-
-
-def reason(error: Exception) -> str:
-    """The text of an error without the parts of the request that a response may repeat."""
-    text = str(error) or type(error).__name__
-    status = re.match(r"\d{3} [^:\n]*", text)
-    code = re.search(r"<Code>(\w+)</Code>", text)
-    if status:
-        return status.group() + (" " + code.group(1) if code else "")
-    return re.sub(r"\?\S*", "", text.splitlines()[0])

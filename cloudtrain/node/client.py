@@ -61,6 +61,33 @@ def alone(path: bytes) -> None:
     os.pwrite(lock, str(os.getpid()).encode(), 0)
 
 
+def detach(lock: bytes, log: str) -> None:
+    """Continue without the client, once this process holds the lock, and kill an earlier holder.
+    The client is told `keeping` after that: of two that start shortly after each other, the earlier
+    one would otherwise come later, and kill the later one."""
+    held, holds = os.pipe()
+    if os.fork():
+        os.close(holds)
+        if os.read(held, 1):  # else it has ended: a later one has taken its place
+            os.write(1, b"keeping\n")
+        os._exit(0)
+    os.close(held)
+    os.setsid()
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, written), (2, written)):
+        os.dup2(source, target)
+    alone(lock)
+    os.write(holds, b"1")
+    os.close(holds)
+
+
+def say(text: str) -> None:
+    """Write a line of a log, with its time."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    sys.stderr.write(f"{now} {text}\n")
+    sys.stderr.flush()
+
+
 def order() -> "dict[str, Any]":
     """Read the order, which is the first line on stdin."""
     read: dict[str, Any] = short_json.read(sys.stdin.buffer.readline())

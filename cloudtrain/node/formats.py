@@ -38,3 +38,7 @@ METRICS = ".metrics"
 
 ABOUT = ".cloudtrain/parcel.json"
 """The last member of an archive: its index."""
+
+OVER_MARK, END_MARK = "over", "end"
+"""Ends of the names of an agent's marks, beside the archives: its task has ended; its machine ends
+itself. Both are of an attempt: `chief0.1.end`."""

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import os
 import random
+import re
 import socket
 import ssl
 import threading
@@ -333,6 +334,16 @@ def words(answer: "answers.Answer", body: bytes, part: Part) -> str:
         if len(value) >= 16:
             text = text.replace(value, "***").replace(urllib.parse.quote(value, safe=""), "***")
     return f"{answer.status} {answer.reason}: {text[:500]}"
+
+
+def reason(error: Exception) -> str:
+    """The text of an error without the parts of the request that a response may repeat."""
+    text = str(error) or type(error).__name__
+    status = re.match(r"\d{3} [^:\n]*", text)
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    if status:
+        return status.group() + (" " + code.group(1) if code else "")
+    return re.sub(r"\?\S*", "", text.splitlines()[0])
 
 
 def seconds(answer: "answers.Answer") -> float:

@@ -24,6 +24,7 @@ from cloudtrain.report.sources import on_record
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.hints import OWN_DISK, hint_for
+from cloudtrain.runs.own_ends import ended_nodes
 from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import (
     all_ends_known,
@@ -84,7 +85,8 @@ def finish_run(
 
 def land_and_record(session: Session, run: Run) -> Run:
     """Land everything of the run, its record and its report, and return it as it ended."""
-    session = start_stopped(session)
+    _, ends = ended_nodes(session, run)
+    session = start_stopped(session, {task.node for task in run.tasks if task.name in ends})
     closing = Closing(landing_of(session), run, nodes_of(session, run))
     for task in lost_tasks(session, run, closing.manifest):
         session.console.warn(f"{task.node} no longer exists: what had not landed from it is lost")

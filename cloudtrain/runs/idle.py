@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from cloudtrain.core import events, own_python
@@ -26,11 +27,14 @@ DOING = "idle"
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
     """Idle state. `due`: Unix time at which the cluster is destroyed, None while it is in use.
-    `fault`: error of the last attempt to land or destroy it, `again`: Unix time of the next one."""
+    `fault`: error of the last attempt to land or destroy it, `again`: Unix time of the next one.
+    `alone`: seconds after the last use until the nodes end themselves; `ends`: the Unix time."""
 
     due: float | None
     fault: str | None = None
     again: float | None = None
+    alone: float | None = None
+    ends: float | None = None
 
 
 def idle_limit(records: Records) -> float | None:
@@ -63,9 +67,10 @@ def idle_state(records: Records) -> IdleState | None:
         return None
     use = use_of(records)
     due = None if limit is None or use.now else use.last + limit
-    if failed is None:
-        return IdleState(due=due)
-    return IdleState(due=due, fault=failed.why, again=failed.again)
+    own = events.own_ends(records.events())
+    alone = own.idle if own is not None else None
+    state = IdleState(due=due, alone=alone, ends=alone and due and use.last + alone)
+    return state if failed is None else replace(state, fault=failed.why, again=failed.again)
 
 
 @dataclass(frozen=True, kw_only=True)

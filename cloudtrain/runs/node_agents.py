@@ -11,21 +11,21 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import partial
 
 from cloudtrain.artifacts.inventory import json_line, last_line
-from cloudtrain.artifacts.landing import own_manifests
-from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.artifacts.spool_archive import spool_name
 from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import own_ends as armed
+from cloudtrain.core.events import runs_begun
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.ship import program
+from cloudtrain.runs import own_ends
 from cloudtrain.runs.tasks import landing_of
 from cloudtrain.training.strategies import strategy_of
 
@@ -50,19 +50,6 @@ SHUTDOWN, SPOT_SHUTDOWN = 90.0, 30.0
 (`skipGuestOsShutdown` of the discovery document, compute v1, revision 20261106)."""
 
 
-def ingest_left_spools(session: Session, run: Run) -> None:
-    """Land what nodes stored unattended, before all else is landed or read. Raises StoreError."""
-    ingest_spools(
-        run,
-        session.store,
-        session.console,
-        nodes=session.nodes,
-        transport=session.transport,
-        log_path=partial(session.records.log_path, run.id),
-        own=own_manifests(session.records),
-    )
-
-
 def start_agents(session: Session, run: Run) -> float:
     """Start an agent beside every task whose node exists, or warn if that is impossible. Returns
     the seconds after which their presigned uploads have to be renewed."""
@@ -75,10 +62,11 @@ def start_agents(session: Session, run: Run) -> float:
         task, node = item
         try:
             uploads = presigned_uploads(session, run, task, node, now)
-            if not uploads:
+            alone = own_ends.order_of(session, run, task, lasts(node, now))
+            if not uploads and alone is None:
                 return None
-            sessions = uploads[0].resumable
-            order = agent_order(session, run, task, node, uploads, now)
+            sessions = any(upload.resumable for upload in uploads)
+            order = {**agent_order(session, run, task, node, uploads, now), "alone": alone}
             stdin = agent.source + json_line(order)
             done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
@@ -93,7 +81,22 @@ def start_agents(session: Session, run: Run) -> float:
             "nodes without an agent, which land nothing while no client supervises the run: "
             + "; ".join(failures[:3])
         )
+    own_ends.record(session)
     return LASTS / 2 if sessions else RENEW
+
+
+def watch_idle_nodes(session: Session) -> None:
+    """Have every node end itself as the config says now, or not any more."""
+    lines = session.records.events()
+    if not own_ends.wanted(session.config).is_on and armed(lines) is None:
+        return
+    begun, used = runs_begun(lines), set()
+    run = next((each for each in reversed(session.records.runs()) if each.id in begun), None)
+    if run is not None:
+        start_agents(session, run)
+        used = {task.node for task in run.tasks}
+    own_ends.watch_unused(session, [node for node in session.nodes if node.name not in used])
+    own_ends.record(session)
 
 
 def presigned_uploads(
@@ -101,20 +104,24 @@ def presigned_uploads(
 ) -> list[PresignedUpload]:
     """One presigned upload for each archive; none if the store offers none. Raises StoreError."""
     count = PARCELS_MEANWHILE if session.config.artifacts.every else PARCELS
-    lasts = min(LASTS, end_of(node, now) - now)
     presigner = session.store.presigner
     if presigner is None:
         return []
 
     def upload(number: int) -> PresignedUpload | None:
         name = spool_name(run.id, task.name, task.attempt, int(now), number)
-        return presigner.sign_upload(name, None, expires_in=lasts)
+        return presigner.sign_upload(name, None, expires_in=lasts(node, now))
 
     first = upload(0)
     if first is None:
         return []
     with ThreadPoolExecutor(8) as pool:
         return [first, *filter(None, pool.map(upload, range(1, count)))]
+
+
+def lasts(node: Node, now: float) -> float:
+    """Seconds for which the node's presigned requests are to be valid."""
+    return min(LASTS, end_of(node, now) - now)
 
 
 def end_of(node: Node, now: float) -> float:

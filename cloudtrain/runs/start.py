@@ -32,7 +32,6 @@ from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.node.formats import SHARED, SHARED_BY_OTHER
 from cloudtrain.playbooks import code_packages, containers, tensorflow
 from cloudtrain.runs import task_commands
-from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import keeping, replace_lost_nodes
 from cloudtrain.runs.preflight import run_preflight
 from cloudtrain.runs.proof import prove_nodes
@@ -42,6 +41,7 @@ from cloudtrain.runs.tasks import (
     all_ends_known,
     end_orphans,
     folder_of,
+    ingest_left_spools,
     landing_of,
     node_of,
     nodes_of,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cloudtrain.checks.own_code_hints import with_own_code
+from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
 from cloudtrain.core.errors import (
@@ -23,11 +24,12 @@ from cloudtrain.core.errors import (
     NotLanded,
     PreflightError,
     RateError,
+    RunFailed,
     StoreAway,
     StoreError,
     TransientError,
 )
-from cloudtrain.core.events import DownFailed
+from cloudtrain.core.events import DownFailed, runs_begun
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, OUTAGE, Clock, Retry
@@ -37,14 +39,16 @@ from cloudtrain.money.prices import dollars
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import trained_as_one
 from cloudtrain.runs.finish import finish_run
-from cloudtrain.runs.monitor import monitor
+from cloudtrain.runs.monitor import monitor, new_attempt_state
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
-from cloudtrain.runs.root_cause import tolerated_failures
+from cloudtrain.runs.own_ends import ended_nodes
+from cloudtrain.runs.root_cause import observation, root_cause_of, tolerated_failures
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import may_restart_run, pause_before_attempt
 from cloudtrain.runs.state_table import of_run
-from cloudtrain.runs.tasks import save_run, stop_tasks, with_attempt
+from cloudtrain.runs.task_commands import exit_code_of
+from cloudtrain.runs.tasks import nodes_of, save_run, stop_tasks, with_attempt
 from cloudtrain.state import Records
 
 
@@ -78,10 +82,56 @@ def finished_at_last(
 
 def end_attempts(session: Session, run: Run) -> tuple[Session, Run]:
     """Supervise a run until its last attempt is over, which leaves it to be landed."""
+    session, run = without_own_ends(session, run)
     with end_run_on_error(session, run):
         while of_run("attend", run) == "supervise":
             session, run = run_attempt(session, run)
     return session, run
+
+
+def end_with_its_nodes(session: Session) -> Run | None:
+    """The active run as it ended, if its nodes ended themselves after it; None if not, or if there
+    is none. Raises RunFailed, NotLanded or StoreError."""
+    active = session.records.active_run()
+    if active is None:
+        return None
+    session, run = without_own_ends(session, active)
+    over = run.state == "landing" and not nodes_of(session, run)
+    return finished_at_last(session, run) if over else None
+
+
+def ended_with_everything_landed(session: Session) -> bool:
+    """True if every node ended itself once all that it held had landed; ends their active run."""
+    try:
+        end_with_its_nodes(session)
+    except RunFailed as error:
+        session.console.warn(error.message)
+    begun = runs_begun(session.records.events())
+    last = next((run for run in reversed(session.records.runs()) if run.id in begun), None)
+    if last is None or session.records.active_run() is not None:
+        return False
+    return not without_own_ends(session, last)[0].nodes
+
+
+def without_own_ends(session: Session, run: Run) -> tuple[Session, Run]:
+    """The session without nodes that ended themselves, with everything landed; and the run, which
+    is over if these had its deciding tasks: no node is replaced then."""
+    session, ends = ended_nodes(session, run)
+    deciding = deciding_tasks(run.tasks, session.config)
+    if not ends or not deciding <= ends.keys() or of_run("attend", run) != "supervise":
+        return session, run
+    session.console.say(
+        f"run {run.id} has ended, and its nodes have ended themselves since nobody attended to them"
+    )
+    stop_tasks(session, run, [task for task in run.tasks if session.node(task.node) is not None])
+    exits = {task: exit_code_of(mark.exit) for task, mark in ends.items() if mark.exit is not None}
+    state = new_attempt_state(session, run)
+    for task, code in exits.items():
+        state.tasks[task].exit_code, state.tasks[task].ended_at = code, session.clock.awake()
+    seen = [observation(state, state.tasks[task]) for task in exits if task in deciding]
+    ended = max(ends[task].ended for task in deciding)
+    run = with_attempt(run, ended=ended, exits=exits, cause=root_cause_of(state, seen))
+    return session, save_run(session, replace(run, state="landing"))
 
 
 def start_detached(session: Session, run: Run) -> Run:
@@ -139,6 +189,10 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         collectives=state.collectives,
         tolerated=tolerated_failures(state),
     )
+    if cause is not None and cause.kind == "lost":  # while this machine slept, perhaps
+        session, run = without_own_ends(session, run)
+        if run.state == "landing":
+            return session, run
     if cause is None or not begins_again(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))
     await_nodes_gone(session, {view.task.node for view in views if view.notice is not None})

@@ -170,7 +170,7 @@ def _status_line(line: str) -> TaskStatus:
     return TaskStatus(
         folder=folder,
         state=state,
-        exit_code=None if code == "-" else _exit_code(code),
+        exit_code=None if code == "-" else exit_code_of(code),
         pid=int(pid) or None,
         size=int(size),
         started=float(started) or None,
@@ -183,7 +183,7 @@ def _process(words: Sequence[str]) -> Process:
     return Process(pid=int(pid), state=state, ticks=int(ticks), name=name)
 
 
-def _exit_code(raw: str) -> int:
+def exit_code_of(raw: str) -> int:
     """Convert a shell's exit code: 137 stands for SIGKILL and for `exit 137`, Python's -9 for both.
     They cannot be told apart: the user's line runs in a shell, which turns the first into the
     second unless the line is one plain command."""
@@ -302,7 +302,7 @@ def _follow_line(line: str) -> FollowFact | None:
             case ["end", "absent"]:
                 return AttemptEnd(state="absent")
             case ["end", code]:
-                return AttemptEnd(state="exited", exit_code=_exit_code(code))
+                return AttemptEnd(state="exited", exit_code=exit_code_of(code))
             case ["notice", given]:
                 return NoticeSeen(given=float(given))
             case ["notice", given, word]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.artifacts.land import Pending, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing, own_manifests
+from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import metrics, paths
@@ -182,12 +184,26 @@ def landing_of(session: Session) -> Landing:
         logs=session.records.log_path,
         home=not facts_of(session.config.provider).takes_hosts,
         own=own_manifests(session.records),
+        ends=(session.config.limits.idle, session.config.limits.idle_gpu) != (None, None),
     )
 
 
 def nodes_of(session: Session, run: Run) -> dict[str, Node]:
     """Existing nodes by task."""
     return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
+
+
+def ingest_left_spools(session: Session, run: Run) -> None:
+    """Land what nodes stored unattended, before all else is landed or read. Raises StoreError."""
+    ingest_spools(
+        run,
+        session.store,
+        session.console,
+        nodes=session.nodes,
+        transport=session.transport,
+        log_path=partial(session.records.log_path, run.id),
+        own=own_manifests(session.records),
+    )
 
 
 # ── files that no store has ────────────────────────────────────────────────────

@@ -147,7 +147,7 @@ class Records:
 
         with named_faults(self.folder):
             shutil.rmtree(self.folder / "host_keys", ignore_errors=True)
-            for name in ("key", "key.pub", "known_hosts", "ssh_config", ORDER_KEY):
+            for name in ("key", "key.pub", "known_hosts", "ssh_config", "end_key", ORDER_KEY):
                 (self.folder / name).unlink(missing_ok=True)
         with self._as_it_can():
             make_folder(self.folder)

@@ -170,6 +170,10 @@ FACTS = Cloud(
     parts=PARTS,
     # The node's own timer, then the schedule that AWS holds (expiry.LATER), to the minute
     end_takes=300.0,
+    # InstanceInitiatedShutdownBehavior is `terminate` (requests.py), and its disk goes with it,
+    # spot or not: it counts "when you perform a shutdown from the operating system".
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingInstanceInitiatedShutdownBehavior.html
+    shutdown_leaves="",
     disk_gb=DISK_GB,
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-volumes.html: all with a d
     # after the number, and most with GPUs

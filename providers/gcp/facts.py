@@ -153,6 +153,11 @@ FACTS = Cloud(
     # A minute until Google acts (assumed), then the shutdown: 120 s at most
     # (`skipGuestOsShutdown` of the discovery document, compute v1, revision 20261106)
     end_takes=180.0,
+    # It stops: https://cloud.google.com/compute/docs/instances/stop-start-instance. "Stopped
+    # instances do not incur VM usage charges", disks do (instances.stop of the discovery document,
+    # compute v1, revision 20261106). instanceTerminationAction is "performed at the end of the run
+    # duration" (Scheduling.maxRunDuration); that a shutdown from inside is none of it is suspected.
+    shutdown_leaves="its disk",
     disk_gb=DISK_GB,
     gpu_disk_gb=GPU_DISK_GB,
     # https://cloud.google.com/compute/docs/disks/local-ssd: those that come with local SSDs

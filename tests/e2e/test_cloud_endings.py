@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -143,3 +144,101 @@ def test_all_that_a_node_has_when_it_is_shut_down_lands_though_no_client_lives(
     # AWS deletes an instance that shuts itself down; elsewhere `down` starts it to land the rest.
     assert done.returncode == (5 if account.cloud.name == "aws" else 0), done.stderr
     assert account.cloud.holdings() == []
+
+
+# ── Nodes that end themselves ────────────────────────────────────────────────
+
+
+BRIEF = """
+import os, sys, time
+os.makedirs("output", exist_ok=True)
+open("output/model", "w").write("model")
+print("ready", flush=True)
+time.sleep(12)
+open("output/late", "w").write("late")
+sys.exit(%d)
+"""
+
+SOON = {"runs.own_ends.GRACE": 0.0, "runs.own_ends.LOOK": 0.5}
+
+
+@pytest.fixture(params=["aws", "gcp"])
+def ending(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]:
+    """Nodes that end themselves after two seconds without use."""
+    if reason := unavailable():
+        pytest.skip(reason)
+    store = KINDS["gs" if request.param == "aws" else "s3"]
+    with Nodes() as nodes, running(request.param, nodes=nodes) as cloud, store() as place:
+        project = Project(tmp_path / "project")
+        project.environment.update({**cloud.environment, **place.environment})
+        project.environment["STORE"] = place.uri
+        project.limits = {"NODE_LISTED": 3.0, **SOON}
+        yield Account(project, cloud, nodes)
+
+
+def left_alone(account: Account, code: int) -> None:
+    """A run that ends with this code after its client, and all else on this machine, was killed."""
+    project = account.project
+    (project.code / "train.py").write_text(BRIEF % code)
+    config = account.config(
+        roles={"chief": 1},
+        strategy="one_device",
+        train={"command": "python3 train.py"},
+        artifacts={"store": f"{project.environment['STORE']}/{project.name}"},
+        limits={"idle": "2s"},
+    )
+    client = project.start("run", config)
+    until(lambda: "ready" in project.stdout or client.poll() is not None, 120)
+    assert client.poll() is None, project.stderr + account.logs()
+    until(lambda: list(account.nodes.disks().glob("*/upper/**/chief0/keeping")), 10)
+    os.killpg(client.pid, signal.SIGKILL)
+    client.wait()
+    for pid, words in project.processes().items():
+        if " cloudtrain idle " in words:
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(4)  # longer than the limit: a run that goes on is never ended by it
+    assert account.nodes.running() != []
+    until(lambda: account.nodes.running() == [], 60)
+
+
+def starts(account: Account) -> list[str]:
+    """Calls that create or start a machine."""
+    done = [call for call in account.cloud.calls() if call["status"] == 200]  # not a dry run
+    actions = [str(call["action"]).split()[0] for call in done]
+    wanted = ("RunInstances", "StartInstances", "instances.insert", "instances.start")
+    return [action for action in actions if action.endswith(wanted)]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.sweep(1, of="endings")
+def test_a_node_ends_itself_after_a_run_that_nobody_attended_to(ending: Account, code: int) -> None:
+    left_alone(ending, code)
+    project, made = ending.project, starts(ending)
+    assert len(made) == 1
+    shown = project.cloudtrain("status", project.name)
+    assert "chief0 ended itself: " in shown.stdout, shown.stdout + shown.stderr
+    assert "nobody has used it for" in shown.stdout
+    assert shown.returncode == 0, shown.stdout
+    done = project.cloudtrain("down", project.name, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert ending.cloud.holdings() == []
+    assert starts(ending) == made, "nothing is started to land what has landed"
+    told = json.loads(project.cloudtrain("status", project.name, "--json").stdout)
+    (run,) = told["clusters"][0]["runs"]
+    assert run["state"] == ("failed" if code else "succeeded")
+    assert run["attempts"][0]["exits"] == {"chief0": code}
+    folder = project.folder / "fetched"
+    assert project.cloudtrain("fetch", project.name, folder).returncode == 0
+    assert (folder / "chief0/output/model").read_text() == "model"
+    assert (folder / "chief0/output/late").read_text() == "late"
+
+
+@pytest.mark.sweep(1, of="endings")
+def test_a_run_command_that_joins_such_a_run_creates_no_node_for_it(ending: Account) -> None:
+    left_alone(ending, 0)
+    project, made = ending.project, starts(ending)
+    done = project.cloudtrain("run", project.folder / "cluster.yaml", timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "its nodes have ended themselves" in done.stderr
+    assert starts(ending) == made
+    assert ending.cloud.holdings() == []

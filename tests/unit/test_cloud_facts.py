@@ -117,6 +117,7 @@ def test_names_and_words_of_a_cloud(cloud: Cloud) -> None:
     assert cloud.project_variable in (ROOT / "docs" / f"{cloud.name}.md").read_text()
     assert cloud.fixed_end == cloud.fixed_end.rstrip(".")
     assert cloud.tpu_end == cloud.tpu_end.rstrip(".")
+    assert cloud.shutdown_leaves in (None, "", "its disk")
 
 
 @every_cloud

@@ -63,7 +63,7 @@ READINGS: tuple[Callable[[list[Line]], Any], ...] = (
 WORDS = """
 create denied destroy down end_moved ended exchange formed gone idle_failed image left_over made
 make move_end not_landed place placed ready refused restart shared start started up apart spot_order
-budget_continued still moves generation down_ordered notice
+budget_continued still moves generation down_ordered notice own_ends
 """
 
 
@@ -115,6 +115,7 @@ TODAY = """
 {"event": "make", "what": "firewall", "name": "cloudtrain-a"}
 {"event": "move end", "lifetime": 7200.0, "expires": 1795346891.5}
 {"event": "not landed", "run": "20261122-082943-r06a", "why": "the bucket is gone"}
+{"event": "own ends", "idle": 2400.0, "gpu": null}
 {"event": "place", "placement": "us-east1-b", "region": "us-east1"}
 {"event": "refused", "placement": "us-east1-b", "error": "CapacityError", "text": "no T4 today"}
 {"event": "restart", "run": "20261122-082943-r06a", "task": "worker1", "attempt": 2}

@@ -233,7 +233,13 @@ def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> 
         text = report_text(report, 0.0)
         assert f"  not down yet: the bucket is gone\n    tried again at {clock}, in 1m" in text
         (cluster,) = report_json(report, 0.0)["clusters"]
-        assert cluster["idle"] == {"due": due.due, "fault": "the bucket is gone", "again": 90.0}
+        assert cluster["idle"] == {
+            "due": due.due,
+            "fault": "the bucket is gone",
+            "again": 90.0,
+            "alone": None,
+            "ends": None,
+        }
     (cluster,) = status("mnist", offline=True).clusters
     assert cluster.idle == IdleState(due=None, fault="the bucket is gone", again=90.0), "unwatched"
 

@@ -97,14 +97,21 @@ def test_every_shipped_config_can_be_rehearsed(path: Path, monkeypatch: pytest.M
 
 def test_each_limit_is_rehearsed_or_left_out_on_purpose() -> None:
     given = Limits(
-        max_lifetime=61.0, idle=62.0, max_price=1.0, budget=2.0, wait=63.0, give_back=64.0
+        max_lifetime=61.0,
+        idle=62.0,
+        idle_gpu=65.0,
+        max_price=1.0,
+        budget=2.0,
+        wait=63.0,
+        give_back=64.0,
     )
     same = [each.name for each in fields(Limits) if getattr(given, each.name) == each.default]
     assert same == [], "give it a value above; runs/rehearsal keeps or leaves it out"
     local = local_config(replace(config(), limits=given), STORE, setup_run=False).limits
+    left_out = ("idle", "idle_gpu", "max_price", "budget")
     kept = {each.name for each in fields(Limits) if getattr(local, each.name) is not None}
-    assert {each.name for each in fields(Limits)} - kept == {"idle", "max_price", "budget"}
-    assert local == replace(given, idle=None, max_price=None, budget=None)
+    assert {each.name for each in fields(Limits)} - kept == {*left_out}
+    assert local == replace(given, **dict.fromkeys(left_out))
 
 
 def test_the_lines_of_setup_run_are_run_here_only_if_that_was_asked() -> None:

@@ -483,7 +483,8 @@ def test_each_limit_of_a_run_is_tried_and_each_cause_that_names_a_limit_is_one()
 
 
 def test_each_field_of_limits_ends_a_run_or_does_something_else_on_purpose() -> None:
-    others = {"limits.idle", "limits.max_price", "limits.wait", "limits.give_back"}
+    others = {"limits.idle", "limits.idle_gpu", "limits.max_price", "limits.wait"}
+    others |= {"limits.give_back"}
     limits = {f"limits.{item.name}" for item in fields(Limits)}
     known = limits | {f"train.{item.name}" for item in fields(Train)}
     ends = {limit.field for limit in LIMITS.values()}

@@ -1,0 +1,179 @@
+"""Nodes that end themselves when nobody attends: what their agents get, and how a run is taken up.
+
+`limits.idle` is kept by a process of this machine. Should that be off, the agents on the nodes wait
+`GRACE` longer, land what there is and shut their machines down (node/own_end.py), where the cloud
+then bills them no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain.artifacts import own_ends
+from cloudtrain.artifacts.inventory import json_line
+from cloudtrain.artifacts.landing import own_manifests
+from cloudtrain.artifacts.own_ends import Mark
+from cloudtrain.artifacts.spool import can_spool
+from cloudtrain.cluster.lifetime import moment
+from cloudtrain.cluster.plan import deciding_tasks
+from cloudtrain.cluster.session import Session, artifact_store
+from cloudtrain.core import paths
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import OwnEndsArmed, last_started, runs_begun
+from cloudtrain.core.events import own_ends as armed_on_record
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.ship import program
+from cloudtrain.runs.tasks import ingest_left_spools
+from cloudtrain.state import Records
+from cloudtrain.training.strategies import strategy_of
+
+GRACE = 600.0
+"""Seconds that agents wait beyond `limits.idle`, in which the idle process of a client that is
+there has landed everything and deletes the nodes."""
+
+LOOK = 5.0
+"""Seconds between two looks of an agent at its machine."""
+
+MACHINE = {"proc": "/proc", "shutdown": ["sudo", "-n", "shutdown", "-P", "now"]}
+"""How an agent looks at its machine, and ends it."""
+
+
+def wanted(config: ClusterConfig) -> OwnEndsArmed:
+    """How the config's nodes end themselves. Not those of a cloud that would bill them on, nor the
+    hosts of TPUs, of which no document says what their shutdown does."""
+    cloud, limits = cloud_of(config.provider), config.limits
+    if cloud is None or cloud.shutdown_leaves is None or strategy_of(config).tpus:
+        return OwnEndsArmed()
+    idle = None if limits.idle is None else limits.idle + GRACE
+    return OwnEndsArmed(idle=idle, gpu=limits.idle_gpu)
+
+
+def order_of(session: Session, run: Run, task: Task, expires_in: float) -> dict[str, Any] | None:
+    """The agent's order to end its machine; None if it does not. Contains presigned requests and
+    a key: only for its stdin. Raises StoreError."""
+    ends = wanted(session.config)
+    if not ends.is_on:
+        return None
+    deciding = deciding_tasks(run.tasks, session.config)
+    others = {each.name: each for each in run.tasks if each.name in deciding - {task.name}}
+    return {
+        **MACHINE,
+        "look": LOOK,
+        **own_ends.requests(session.store, run, task, others, expires_in),
+        "idle": ends.idle,
+        "gpu": ends.gpu,
+        "runs": "../..",
+        "run": run.id,
+        "task": task.name,
+        "attempt": task.attempt,
+        "decides": task.name in deciding,
+        "key": own_ends.key_of(session.records.folder, run.id),
+    }
+
+
+def watch_unused(session: Session, nodes: Sequence[Node]) -> None:
+    """Start an agent on each of these nodes, which no run has used yet."""
+    ends, watcher = wanted(session.config), program("own_end")
+    order: dict[str, Any] = {
+        **MACHINE,
+        "look": LOOK,
+        "idle": ends.idle,
+        "gpu": ends.gpu,
+        "runs": "runs",
+        "run": "",
+        "task": "",
+        "attempt": 0,
+        "decides": True,
+        "key": "",
+        "others": {},
+        "over": None,
+        "end": None,
+    }
+    told = {
+        "folder": paths.cluster_folder(session.config.name),
+        "tick": 1.0,
+        "alone": order if ends.is_on else None,
+    }
+
+    def begin(node: Node) -> str | None:
+        stdin = watcher.source + json_line(told)
+        try:
+            done = session.transport.run(node, watcher.command, stdin=stdin, timeout=60.0)
+        except CloudtrainError as error:
+            return f"{node.name}: {error.message}"
+        return None if b"keeping" in done.stdout else f"{node.name}: exit {done.exit_code}"
+
+    failures = [why for why in fan_out(nodes, begin, name=lambda node: node.name) if why]
+    if failures:
+        session.console.warn(
+            f"nodes that do not end themselves when idle: {'; '.join(failures[:3])}"
+        )
+
+
+def record(session: Session) -> None:
+    """Record how the nodes end themselves, if that has changed."""
+    ends, known = wanted(session.config), armed_on_record(session.records.events())
+    if ends != (known or OwnEndsArmed()):
+        session.records.journal(ends)
+
+
+# ── what a later command finds ─────────────────────────────────────────────────
+
+
+def ended_nodes(session: Session, run: Run) -> tuple[Session, Mapping[str, Mark]]:
+    """The session without nodes that ended themselves once everything on them had landed, and by
+    task what their agents said last. What they stored is landed here first. Raises StoreError."""
+    events = session.records.events()
+    if armed_on_record(events) is None:
+        return session, {}
+    session = session.refreshed()
+    gone = {task.name for task in run.tasks if not _runs(session, task)}
+    if not gone or not can_spool(session.store):
+        return session, {}
+    ingest_left_spools(session, run)
+    found = own_ends.proven_ends(
+        run,
+        session.store,
+        own_manifests(session.records),
+        own_ends.key_of(session.records.folder, run.id),
+        last_started(events),
+    )
+    ends = {task: mark for task, mark in found.items() if task in gone}
+    names = {task.node for task in run.tasks if task.name in ends}
+    left = tuple(node for node in session.nodes if node.name not in names)
+    return replace(session, nodes=left), ends
+
+
+def _runs(session: Session, task: Task) -> bool:
+    node = session.node(task.node)
+    return node is not None and node.state not in ("stopped", "gone")
+
+
+def ended_by_their_words(
+    config: ClusterConfig, records: Records, running: Collection[str]
+) -> dict[str, str]:
+    """Names of nodes that do not run and say that they ended themselves → when, and why. Nodes
+    that no run had used leave no word."""
+    events = records.events()
+    begun = runs_begun(events)
+    run = next((each for each in reversed(records.runs()) if each.id in begun), None)
+    if run is None or all(task.node in running for task in run.tasks):
+        return {}
+    try:
+        store = artifact_store(config, records)
+        key = own_ends.key_of(records.folder, run.id)
+        marks = own_ends.read_marks(run, store, key) if can_spool(store) else {}
+    except CloudtrainError:
+        return {}
+    return {
+        task.node: f"{moment(mark.at)}, {mark.why}"
+        for task in run.tasks
+        if task.node not in running
+        and (mark := marks.get(task.name)) is not None
+        and mark.at > last_started(events)
+    }

@@ -1,0 +1,424 @@
+"""Machines that end themselves when nobody attends: real agents, real HTTP, short times."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.artifacts.own_ends import key_of, read_marks
+from cloudtrain.core.events import NodesPlaced, OwnEndsArmed
+from cloudtrain.core.model import ArtifactRules, Limits
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.run_record import Cause
+from cloudtrain.core.shell import Secret
+from cloudtrain.runs import own_ends, supervise
+from cloudtrain.runs.monitor import new_attempt_state
+from cloudtrain.runs.supervise import without_own_ends
+from cloudtrain.state import Records
+from tests.support.agent_parts import ArchiveStore, Kept
+from tests.support.landing_parts import RUN
+from tests.support.web_store import Service, service, until
+
+
+class Alone(Kept):
+    """Nodes whose agents end them after a moment without use. `off(task)`: it has shut down."""
+
+    def __init__(self, folder: Path, told: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, told, monkeypatch)
+        self.proc = folder / "proc"
+        self.proc.mkdir()
+        shutdown = ["touch", "off"]
+        machine = {"proc": str(self.proc), "shutdown": shutdown}
+        monkeypatch.setattr(own_ends, "MACHINE", machine)
+        monkeypatch.setattr(own_ends, "GRACE", 0.0)
+        monkeypatch.setattr(own_ends, "LOOK", 0.05)
+        self.web = ReadableStore(folder / "web", told)
+        self.limits = Limits(idle=0.3)
+        self.success: Any = None
+        self.records = Records("mnist")
+        self.records.create()
+        monkeypatch.setattr(Kept, "session", session)
+
+    def off(self, task: str = "chief0") -> bool:
+        return (self.place(task) / "off").exists()
+
+    def connect(self, number: int, title: str) -> None:
+        """As if a process of sshd served a connection."""
+        folder = self.proc / str(number)
+        folder.mkdir()
+        (folder / "cmdline").write_text(title)
+        (folder / "comm").write_text("sshd\n")
+
+    def disconnect(self, number: int) -> None:
+        for name in ("comm", "cmdline"):
+            (self.proc / str(number) / name).unlink()
+
+    def commands(self) -> list[bytes]:
+        return [(path / "cmdline").read_bytes() for path in self.processes()]
+
+    def said(self, text: str, task: str = "chief0") -> bool:
+        return text in self.log(task)
+
+    def nodes_gone(self) -> None:
+        self.power_off()
+        self.web.bring()
+        self.nodes = {}
+
+    def saved(self) -> None:
+        """The run is on record, as its client left it."""
+        self.run = replace(self.run, state="running")
+        self.records.save_run(self.run)
+
+
+class ReadableStore(ArchiveStore):
+    def sign_download(  # type: ignore[override]
+        self, path: str, *, expires_in: float
+    ) -> PresignedRequest | None:
+        return PresignedRequest(url=Secret(f"{self.address}/{path}"), method="GET")
+
+
+kept_session = Kept.session
+
+
+def session(self: Alone) -> Any:
+    made = kept_session(self)
+    config = made.config
+    train = replace(config.train, success=self.success)
+    config = replace(config, limits=self.limits, train=train)
+    return replace(made, plan=replace(made.plan, config=config), nodes=tuple(self.nodes.values()))
+
+
+@pytest.fixture
+def told() -> Iterator[Service]:
+    with service() as one:
+        yield one
+
+
+@pytest.fixture
+def alone(tmp_path: Path, told: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alone]:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
+    one = Alone(tmp_path, told, monkeypatch)
+    yield one
+    one.power_off()
+
+
+def marks(alone: Alone) -> dict[str, Any]:
+    alone.web.bring()
+    return dict(read_marks(alone.run, alone.web, key_of(alone.records.folder, RUN)))
+
+
+def use(title: str) -> str:
+    import pwd
+
+    return title.format(user=pwd.getpwuid(os.getuid()).pw_name)
+
+
+def quiet(seconds: float = 0.8) -> None:
+    """Longer than it takes an agent that does not stay to end its machine."""
+    time.sleep(seconds)
+
+
+def test_a_machine_that_nobody_attends_to_ends_once_everything_has_landed(alone: Alone) -> None:
+    alone.start("echo trained; echo model >output/model; exit 3")
+    alone.keep()
+    until(alone.off)
+    mark = marks(alone)["chief0"]
+    assert (mark.exit, mark.attempt) == ("3", 1)
+    assert "output/model" in mark.files
+    assert mark.why.startswith("nobody has used it for")
+    assert alone.said("shutting this machine down: nobody has used it")
+    alone.power_off()
+    assert alone.content(alone.take(), "chief0/output/model") == b"model\n"
+
+
+def test_a_machine_stays_while_its_task_runs(alone: Alone) -> None:
+    alone.start("until [ -e ../over ]; do sleep 0.05; done")
+    alone.keep()
+    until(lambda: (alone.place() / "keeping").exists())
+    quiet()
+    assert not alone.off()
+    (alone.place() / "over").touch()
+    until(alone.off)
+
+
+@pytest.mark.parametrize("title", ["sshd: {user}@notty", "sshd-session: {user}", "sshd: {user}"])
+def test_a_client_that_comes_back_in_the_middle_wins(alone: Alone, title: str) -> None:
+    alone.connect(7, use(title))
+    alone.start("true")
+    alone.keep()
+    quiet()
+    assert not alone.off()
+    alone.disconnect(7)
+    until(alone.off)
+
+
+def test_others_connections_are_no_use_of_it(alone: Alone) -> None:
+    alone.connect(7, "sshd: somebody@pts/0")
+    alone.connect(8, use("sshd: {user} [priv]"))
+    alone.start("true")
+    alone.keep()
+    until(alone.off)
+
+
+def gpus(alone: Alone, monkeypatch: pytest.MonkeyPatch, percent: str) -> None:
+    """A driver whose GPUs are so busy."""
+    folder = alone.top / "bin"
+    folder.mkdir(exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' {percent}\n")
+    program.chmod(0o755)
+    alone.transport.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
+def test_a_shell_that_is_open_does_not_keep_machines_whose_gpus_are_idle(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(alone, monkeypatch, "3 0")
+    alone.limits = Limits(idle=0.2, idle_gpu=0.4)
+    alone.connect(7, use("sshd: {user}@pts/0"))
+    alone.start("true")
+    alone.keep()
+    until(alone.off)
+    assert marks(alone)["chief0"].why.startswith("its GPUs were idle for")
+
+
+@pytest.mark.parametrize(
+    ("percent", "title"),
+    [
+        ("3 80", "sshd: {user}@pts/0"),
+        ("", "sshd: {user}@pts/0"),
+        ("0", "sshd: {user}@notty"),
+        ("0", "sshd: {user}@pts/0,notty"),
+    ],
+)
+def test_gpus_that_compute_and_commands_that_run_are_use_of_it(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch, percent: str, title: str
+) -> None:
+    gpus(alone, monkeypatch, percent)
+    alone.limits = Limits(idle=0.2, idle_gpu=0.2)
+    alone.connect(7, use(title))
+    alone.start("true")
+    alone.keep()
+    quiet(1.5)
+    assert not alone.off()
+
+
+def test_a_machine_with_more_than_the_limit_stays(alone: Alone) -> None:
+    alone.rules = ArtifactRules(limit=10)
+    alone.begin("chief0")
+    alone.write("chief0", "model/w.h5", "x" * 100)
+    alone.start("true")
+    alone.keep()
+    until(lambda: alone.said("stays until its lifetime ends: 'work/model/w.h5'"))
+    quiet()
+    assert not alone.off()
+    assert marks(alone) == {}
+
+
+def test_a_machine_stays_while_the_store_takes_nothing_and_ends_when_it_does(
+    alone: Alone, told: Service
+) -> None:
+    told.fault = lambda number, path: 403
+    alone.write("chief0", "output/a", "x")
+    alone.start("true")
+    alone.keep()
+    until(lambda: alone.said("stays until its lifetime ends"))
+    assert not alone.off()
+    told.fault = lambda number, path: None
+    until(alone.off)
+
+
+def test_what_came_after_the_landing_lands_before_the_end(alone: Alone) -> None:
+    alone.start("echo 1 >output/a")
+    alone.connect(7, use("sshd: {user}@notty"))
+    alone.keep()
+    until(lambda: (alone.place() / "attempt-1/exit").is_symlink())
+    alone.land(store=alone.web)
+    assert json.loads((alone.place() / "landed").read_text())["final"] is True
+    alone.write("chief0", "output/late", "late")
+    alone.disconnect(7)
+    until(alone.off)
+    alone.power_off()
+    assert alone.content(alone.take(), "chief0/output/late") == b"late"
+
+
+def test_a_file_of_an_earlier_run_that_no_landing_has_seen_keeps_the_machine(alone: Alone) -> None:
+    alone.start("true")
+    earlier = alone.place().parents[1] / "20261101-000000-aaaa/chief0/work"
+    earlier.mkdir(parents=True)
+    (earlier / "late").write_text("x")
+    alone.keep()
+    until(lambda: alone.said("/late' not landed"))
+    assert not alone.off()
+
+
+def test_an_agent_leaves_the_machine_to_that_of_a_later_run(alone: Alone) -> None:
+    alone.start("true")
+    (alone.place().parents[1] / "20261201-000000-aaaa").mkdir()
+    alone.keep()
+    alone.wait_for_the_agent_to_leave()
+    assert not alone.off()
+
+
+# ── Several nodes ────────────────────────────────────────────────────────────
+
+
+def test_no_machine_ends_before_all_tasks_that_decide_have(alone: Alone) -> None:
+    alone.success = "all_workers"
+    alone.start("true")
+    alone.start("until [ -e ../over ]; do sleep 0.05; done", "worker0")
+    alone.keep()
+    quiet(1.5)
+    assert not alone.off()
+    (alone.place("worker0") / "over").touch()
+    until(lambda: alone.off() and alone.off("worker0"))
+
+
+def test_a_task_that_serves_for_ever_is_ended_once_the_run_is_over(alone: Alone) -> None:
+    alone.start("until [ -e ../over ]; do sleep 0.05; done")
+    alone.start("sleep 600", "worker0")
+    alone.keep()
+    quiet()
+    assert not alone.off("worker0")
+    (alone.place() / "over").touch()
+    until(lambda: alone.off() and alone.off("worker0"))
+    assert alone.said("the run is over: ending its task", "worker0")
+
+
+def test_a_mark_that_no_agent_of_the_run_has_signed_ends_no_task(alone: Alone) -> None:
+    path = f"/{RUN}/parcels/chief0.1.over"
+    mark = json.dumps({"run": RUN, "task": "chief0"})
+    alone.told.objects[path] = json.dumps({"mark": mark, "mac": "0" * 64}).encode()
+    alone.start("sleep 600")
+    alone.start("sleep 600", "worker0")
+    alone.keep()
+    until(lambda: f"GET {path}" in alone.told.seen)
+    quiet()
+    assert not alone.said("the run is over", "worker0")
+
+
+# ── A later client ───────────────────────────────────────────────────────────
+
+
+def ended(alone: Alone, command: str = "echo 1 >output/a") -> None:
+    """Nodes that ended themselves after a run that nobody attended to."""
+    alone.saved()
+    alone.start(command)
+    alone.start("true", "worker0")
+    alone.keep()
+    until(lambda: alone.off() and alone.off("worker0"))
+    alone.nodes_gone()
+
+
+def test_a_run_is_over_whose_nodes_ended_themselves_and_none_is_replaced(alone: Alone) -> None:
+    ended(alone)
+    after, run = without_own_ends(alone.session(), alone.run)
+    assert after.nodes == ()
+    assert (run.state, run.attempts[-1].exits) == ("landing", {"chief0": 0, "worker0": 0})
+    assert run.attempts[-1].cause is None
+    from cloudtrain.artifacts.manifest import read_manifest
+
+    manifest = read_manifest(alone.web, RUN)
+    assert manifest is not None
+    assert manifest.landed_attempts == {"chief0": 1, "worker0": 1}
+
+
+def test_a_run_that_failed_alone_has_its_cause(alone: Alone) -> None:
+    ended(alone, "echo Traceback: no such file; exit 3")
+    _, run = without_own_ends(alone.session(), alone.run)
+    cause = run.attempts[-1].cause
+    assert cause is not None
+    assert (cause.task, cause.kind, cause.exit_code) == ("chief0", "exit", 3)
+
+
+def test_a_client_that_slept_takes_no_node_for_lost_that_ended_itself(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(alone)
+    opened = alone.session()
+    state = new_attempt_state(opened, alone.run)
+    lost = Cause(task="chief0", node="mnist-chief0", kind="lost", text="its node is gone")
+    monkeypatch.setattr(supervise, "monitor", lambda *_: (alone.run, state, lost))
+    monkeypatch.setattr(supervise, "begins_again", lambda *_: pytest.fail("it is over"))
+    _, run = supervise.run_attempt(opened, alone.run)
+    assert (run.state, run.attempts[-1].cause) == ("landing", None)
+
+
+@pytest.mark.parametrize("harm", ["forged", "altered", "lost", "started", "unarmed"])
+def test_a_mark_counts_only_if_it_is_ours_and_the_store_has_all_that_it_names(
+    alone: Alone, harm: str
+) -> None:
+    ended(alone)
+    path = alone.top / "web" / RUN / "parcels"
+    if harm == "forged":
+        (alone.records.folder / "end_key").write_bytes(b"another")
+    elif harm == "altered":
+        told = (path / "chief0.1.end").read_text()
+        (path / "chief0.1.end").write_text(told.replace('\\"exit\\": \\"0\\"', '\\"exit\\": null'))
+    elif harm == "lost":
+        for archive in path.glob("chief0.1-*.tar"):
+            archive.unlink()
+    elif harm == "started":
+        alone.records.journal(NodesPlaced(places={"mnist-chief0": "here"}))
+    else:
+        alone.records.journal(OwnEndsArmed())
+    _, run = without_own_ends(alone.session(), alone.run)
+    assert run.state == "running"
+
+
+def test_an_agent_says_nothing_of_its_key_or_its_requests(alone: Alone) -> None:
+    ended(alone)
+    secret = (alone.records.folder / "end_key").read_bytes().hex()
+    for path in alone.top.rglob("*"):
+        if path.is_file() and "home" not in path.relative_to(alone.top).parts[:1]:
+            text = path.read_bytes()
+            assert key_of(alone.records.folder, RUN).encode() not in text, path
+            assert secret.encode() not in text, path
+
+
+# ── Nodes that no run has used ───────────────────────────────────────────────
+
+
+def test_a_node_that_no_run_has_used_ends_itself_too(alone: Alone) -> None:
+    nodes = [replace(node, name=f"{node.name}-new") for node in alone.nodes.values()]
+    own_ends.watch_unused(alone.session(), nodes)
+    assert alone.console.warned == []
+    places = [alone.transport.home(node) / ".cloudtrain/mnist" for node in nodes]
+    until(lambda: all((place / "off").exists() for place in places))
+
+
+def test_a_node_is_left_to_the_agent_of_its_first_run(alone: Alone) -> None:
+    alone.limits = Limits(idle=1.0)
+    node = replace(alone.nodes["chief0"], name="mnist-new0")
+    own_ends.watch_unused(alone.session(), [node])
+    assert "own_end" in str(alone.commands())
+    place = alone.transport.home(node) / ".cloudtrain/mnist"
+    (place / "runs" / RUN).mkdir(parents=True)
+    until(lambda: "own_end" not in str(alone.commands()))
+    assert not (place / "off").exists()
+
+
+def test_limits_that_are_off_again_end_no_node(alone: Alone) -> None:
+    alone.limits = Limits(idle=1.0)
+    alone.start("sleep 600")
+    alone.keep()
+    alone.limits = Limits()
+    alone.keep()
+    alone.power_off()
+    assert not alone.off()
+    assert [line["event"] for line in alone.records.events()].count("own ends") == 2
+
+
+def test_a_cloud_that_bills_on_has_no_such_agents(alone: Alone) -> None:
+    for provider in ("azure", "hosts", "local"):
+        config = replace(alone.session().config, provider=provider)
+        assert not own_ends.wanted(config).is_on
+    assert own_ends.wanted(alone.session().config).is_on
+    assert not own_ends.wanted(replace(alone.session().config, limits=Limits())).is_on
