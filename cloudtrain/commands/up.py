@@ -36,6 +36,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.events import ResourceRequested, UpBegun, UpCompleted, known_end
 from cloudtrain.core.model import Cluster, ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
+from cloudtrain.runs import own_ends
 from cloudtrain.runs.idle import recorded_budget, starting_idle_process
 from cloudtrain.runs.landing_steps import (
     NOTHING,
@@ -107,7 +108,8 @@ def say_when_it_ends(config: ClusterConfig, records: Records, console: Console) 
     if spent is not None and spent.end is not None:
         console.say(f"{spent}; its rest lasts until {moment(spent.end)} (limits.budget)")
     if config.limits.idle is not None:
-        console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle)")
+        off = own_ends.said_of_their_ends(config)
+        console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle){off}")
 
 
 def set_up(session: Session) -> Session:

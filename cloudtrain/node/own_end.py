@@ -196,8 +196,13 @@ class OwnEnd:
             self.marked = held
         self.say(f"shutting this machine down: {why}, and everything has landed")
         self.next = now + AGAIN
-        with contextlib.suppress(OSError):
-            subprocess.call(self.order["shutdown"], stdin=subprocess.DEVNULL)
+        try:
+            code = subprocess.call(self.order["shutdown"], stdin=subprocess.DEVNULL)
+        except OSError as error:
+            self.say(f"it cannot be shut down: {error.strerror}")
+        else:
+            if code:
+                self.say(f"it cannot be shut down: exit code {code}")
 
     def mark(self, why: str, held: "dict[str, str]") -> bytes:
         """A signed mark: how the task ended, and each file that the machine held, by its stamp."""

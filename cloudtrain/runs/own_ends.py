@@ -19,10 +19,16 @@ from cloudtrain.artifacts.spool import can_spool
 from cloudtrain.cluster.lifetime import moment
 from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.cluster.session import Session, artifact_store
-from cloudtrain.core import paths
+from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.events import OwnEndsArmed, last_started, runs_begun
+from cloudtrain.core.events import (
+    OwnEndsArmed,
+    last_started,
+    last_use,
+    nodes_standing,
+    runs_begun,
+)
 from cloudtrain.core.events import own_ends as armed_on_record
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.parallel import fan_out
@@ -51,6 +57,17 @@ def wanted(config: ClusterConfig) -> OwnEndsArmed:
         return OwnEndsArmed()
     idle = None if limits.idle is None else limits.idle + GRACE
     return OwnEndsArmed(idle=idle, gpu=limits.idle_gpu)
+
+
+def said_of_their_ends(config: ClusterConfig) -> str:
+    """What ends the nodes of a cloud if this machine is off, to follow a sentence on that."""
+    cloud = cloud_of(config.provider)
+    if cloud is None:
+        return ""
+    if wanted(config).idle is None:
+        return "; if this machine is off, only limits.max_lifetime ends them"
+    left = f"; {cloud.shutdown_leaves} is billed until `down`" if cloud.shutdown_leaves else ""
+    return f"; if this machine is off, the nodes end themselves {GRACE / 60:.0f} min later{left}"
 
 
 def order_of(session: Session, run: Run, task: Task, expires_in: float) -> dict[str, Any] | None:
@@ -157,12 +174,18 @@ def _runs(session: Session, task: Task) -> bool:
 def ended_by_their_words(
     config: ClusterConfig, records: Records, running: Collection[str]
 ) -> dict[str, str]:
-    """Names of nodes that do not run and say that they ended themselves → when, and why. Nodes
-    that no run had used leave no word."""
+    """Names of nodes that do not run and ended themselves → when, and why, as they say; those that
+    no run had used leave no word."""
     events = records.events()
-    begun = runs_begun(events)
+    begun, own = runs_begun(events), armed_on_record(events)
     run = next((each for each in reversed(records.runs()) if each.id in begun), None)
-    if run is None or all(task.node in running for task in run.tasks):
+    if run is None:
+        due = own and own.idle and last_use(events) + own.idle
+        if not due or moments.now() < due:
+            return {}
+        names = nodes_standing(events).keys() - running
+        return dict.fromkeys(sorted(names), f"not before {moment(due)}, unused")
+    if all(task.node in running for task in run.tasks):
         return {}
     try:
         store = artifact_store(config, records)

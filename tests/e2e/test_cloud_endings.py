@@ -176,6 +176,12 @@ def ending(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]:
         yield Account(project, cloud, nodes)
 
 
+def kill_idle_process(project: Project) -> None:
+    for pid, words in project.processes().items():
+        if " cloudtrain idle " in words:
+            os.kill(pid, signal.SIGKILL)
+
+
 def left_alone(account: Account, code: int) -> None:
     """A run that ends with this code after its client, and all else on this machine, was killed."""
     project = account.project
@@ -193,9 +199,7 @@ def left_alone(account: Account, code: int) -> None:
     until(lambda: list(account.nodes.disks().glob("*/upper/**/chief0/keeping")), 10)
     os.killpg(client.pid, signal.SIGKILL)
     client.wait()
-    for pid, words in project.processes().items():
-        if " cloudtrain idle " in words:
-            os.kill(pid, signal.SIGKILL)
+    kill_idle_process(project)
     time.sleep(4)  # longer than the limit: a run that goes on is never ended by it
     assert account.nodes.running() != []
     until(lambda: account.nodes.running() == [], 60)
@@ -242,3 +246,20 @@ def test_a_run_command_that_joins_such_a_run_creates_no_node_for_it(ending: Acco
     assert "its nodes have ended themselves" in done.stderr
     assert starts(ending) == made
     assert ending.cloud.holdings() == []
+
+
+@pytest.mark.sweep(1, of="endings")
+def test_nodes_that_no_run_has_used_end_themselves_too(ending: Account) -> None:
+    project = ending.project
+    config = ending.config(limits={"idle": "20s"})
+    up = ending.do("up", config, "--yes")
+    assert "if this machine is off, the nodes end themselves" in up.stderr
+    assert len(ending.nodes.running()) == 2
+    kill_idle_process(project)
+    until(lambda: ending.nodes.running() == [], 90)
+    shown = project.cloudtrain("status", project.name).stdout
+    assert "chief0 ended itself: not before" in shown, shown
+    made = starts(ending)
+    assert project.cloudtrain("down", project.name, "--yes").returncode == 0
+    assert ending.cloud.holdings() == []
+    assert starts(ending) == made
