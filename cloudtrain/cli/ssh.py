@@ -117,6 +117,7 @@ def ssh_config_command(name: str | None, install: bool, as_json: bool) -> None:
     "--editor PROGRAM", "VS Code's command, or that of an editor made of it.", default="code"
 )
 @options.as_json
+@options.shows("progress")
 def code_command(name: str, node: str | None, editor: str, as_json: bool) -> None:
     """Open the work folder of a node's last task (default: the first node) in VS Code, or print
     the command that does, if it is not installed here or this is not a terminal. Needs

@@ -25,7 +25,16 @@ STATUS = report_json(StatusReport(clusters=(ClusterStatus(name="mnist"),)), 0.0)
 
 IN_OTHER_ROWS = {"as_of", "ceilings", "earlier", "made", "prices"}
 IN_THE_HEADING = {"missing", "open", "planned", "provider", "since", "strategy"}
-NOT_ON_THE_WATCH = {"deadline", "foreign", "holder", "is_away", "lease", "still_billed", "store"}
+NOT_ON_THE_WATCH = {
+    "deadline",
+    "ended",
+    "foreign",
+    "holder",
+    "is_away",
+    "lease",
+    "still_billed",
+    "store",
+}
 
 
 def plan_json() -> dict[str, Any]:
