@@ -159,7 +159,7 @@ sampling() {
 # such as a tee, gets three seconds for that.
 left_behind() {
   IFS=: read -r root born _ watcher watched <<END
-$(readlink "$folder/task")
+$record
 END
   moment
   patience=$((now + ${CLOUDTRAIN_LEFT_PATIENCE:-300}))
@@ -223,7 +223,8 @@ code=$?
 
 kill $bounder $sampling 2>/dev/null
 [ -z "$port" ] || kill $looker 2>/dev/null
-case $(readlink "$folder/task") in *":$boot:$watcher") ;; *) exit ;; esac
+record=$(readlink "$folder/task")
+case $record in *":$boot:$watcher") ;; *) exit ;; esac
 if [ -n "$port" ]; then
   clock
   before=$(cat "$folder/before" 2>/dev/null)
