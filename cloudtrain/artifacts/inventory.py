@@ -116,7 +116,8 @@ def parse_listing(data: bytes) -> Inventory:
 
 def _file(row: bytes) -> File:
     try:
-        path, source, size, stamp, *unnamed = json.loads(row)
+        # As text: of bytes, json would find out the encoding first.
+        path, source, size, stamp, *unnamed = json.loads(row.decode("ascii"))
         file = File(path, source or path, size, stamp, not unnamed)
         # Only what is not named may be outside of the work folder.
         outside = not file.named and file.path.startswith((IN_HOME, IN_CODE))

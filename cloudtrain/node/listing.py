@@ -133,12 +133,13 @@ class Listing:
             except OSError as error:
                 self.miss(folder.path.rstrip("/") or ".", error)
                 continue
+            whole = any(matches(folder.path, pattern) for pattern in self.wanted)
             for name in names:
                 path = folder.path + client.text(name)
-                if not any(may_hold(path, pattern) for pattern in self.wanted):
+                if not whole and not any(may_hold(path, pattern) for pattern in self.wanted):
                     continue
                 try:
-                    file = self.file(folder, path, folder.real + b"/" + name)
+                    file = self.file(folder, path, folder.real + b"/" + name, whole)
                 except OSError as error:
                     self.miss(path, error)
                     continue
@@ -245,8 +246,9 @@ class Listing:
         if not self.is_ours(file):
             yield file
 
-    def file(self, folder: Folder, path: str, place: bytes) -> "File | None":
-        """The file, or None for anything else; a folder is queued."""
+    def file(self, folder: Folder, path: str, place: bytes, whole: bool) -> "File | None":
+        """The file, or None for anything else; a folder is queued. `whole`: all below the folder
+        matches."""
         real, through, facts = place, folder.through, os.lstat(place)
         if stat.S_ISLNK(facts.st_mode) and self.is_shared(place, self.others_shared):
             return None  # another task lands it
@@ -269,7 +271,7 @@ class Listing:
                     return None
                 through = (*through, real)
             self.waiting.append(Folder(path + "/", real, through))
-        elif any(matches(path, pattern) for pattern in self.wanted):
+        elif whole or any(matches(path, pattern) for pattern in self.wanted):
             if stat.S_ISREG(facts.st_mode):
                 source = client.text(real[len(self.top) + 1 :])
                 return File(path, source, facts.st_size, stamp(facts))
