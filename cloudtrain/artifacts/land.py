@@ -24,7 +24,7 @@ from cloudtrain.artifacts.landing import (
     sync_so_far,
     unchanged,
 )
-from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_record
+from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_record, left_out
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
 from cloudtrain.artifacts.spool import can_spool, ingest_spools_into, report_landed
 from cloudtrain.artifacts.uploads import Upload
@@ -364,7 +364,7 @@ def unlanded_lines(inventory: Inventory) -> Iterator[str]:
     exceeds `artifacts.limit`."""
     out = Counter({name: size for name, (_, size) in inventory.left_out.items()})
     if out:
-        yield f"{sizes(out)}: made or changed, but not in artifacts.paths: not landed"
+        yield left_out(out)
     if inventory.over:
         over = sum((Counter({top_of(f.path): f.size}) for f in inventory.over), Counter[str]())
         yield f"{sizes(over)}: more than artifacts.limit: not landed"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +19,7 @@ from cloudtrain.core.codec import PATH, decode
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, StoreError
 from cloudtrain.core.model import Artifact
-from cloudtrain.core.paths import shown
+from cloudtrain.core.paths import shown, sizes
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import times
 from cloudtrain.state.files import make_folder, write_whole
@@ -109,6 +110,11 @@ class _Record:
     checkpoint: Checkpoint | None = None
     files: tuple[Artifact, ...]
     landed_attempts: Mapping[str, int] = field(default_factory=dict)
+
+
+def left_out(found: Counter[str]) -> str:
+    """A line on what a task made or changed and `artifacts.paths` does not name, by folder."""
+    return f"{sizes(found)}: made or changed, but not in artifacts.paths: not landed"
 
 
 def is_record(path: str) -> bool:

@@ -12,12 +12,13 @@ import hmac
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.artifacts.manifest import ManifestWriter, OwnManifests
+from cloudtrain.artifacts.manifest import ManifestWriter, OwnManifests, left_out
 from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.dataclass import dataclass, field
@@ -44,6 +45,8 @@ class Mark:
     at: float = field(metadata=UNIX_TIME)
     files: Mapping[str, str]
     """Stamp of each file, by its path in the task's work folder."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by folder of what the task made or changed, and `artifacts.paths` does not name."""
 
 
 def key_of(folder: Path, run: str) -> str:
@@ -131,5 +134,7 @@ def proven_ends(
         if all(path in landed and landed[path].stamp == mark.files[path] for path in mark.files):
             proven[task] = mark
             ledger.landed_all(task, mark.attempt)
+            if mark.left_out:
+                ledger.warn(task, [left_out(Counter(mark.left_out))])
     ledger.save()
     return proven

@@ -68,6 +68,7 @@ class Agent:
         self.landed = {}  # type: dict[str, Any]
         self.landed_at = 0.0
         self.kept = {}  # type: dict[str, str]
+        self.unread = []  # type: list[str]
         self.own_end = own_end.OwnEnd(order.get("alone"), self)
 
     def keep(self) -> None:
@@ -175,7 +176,8 @@ class Agent:
 
     def everything(self) -> "dict[str, listing.File]":
         work, is_auto = formats.WORK.encode(), self.order["limit"] is not None
-        return archiver.listed(work, self.patterns, self.home, changed=is_auto)
+        self.unread = []
+        return archiver.listed(work, self.patterns, self.home, is_auto, self.unread)
 
     def due(self, found: "dict[str, listing.File]") -> "list[listing.File]":
         """The files that are not stored yet: those that are named, the smallest first; then
@@ -288,6 +290,8 @@ class Agent:
         while True:
             self.look()
             left = self.due(self.everything())
+            if self.unread:
+                return self.unread[0]
             logs = [] if self.landed.get("final") else archiver.logs_of(self.attempt)
             left += [each for each in logs if self.kept.get(each.path) != each.stamp]
             count = len(self.tickets)
@@ -300,6 +304,16 @@ class Agent:
     def held(self) -> "dict[str, str]":
         """The stamp of each file of the task, by its path."""
         return {path: each.stamp for path, each in self.everything().items()}
+
+    def left_out(self) -> "dict[str, int]":
+        """Bytes by folder of what the task made or changed and no pattern names."""
+        sizes = {}  # type: dict[str, int]
+        if self.order["limit"] is None:
+            work = formats.WORK.encode()
+            for each in listing.Listing(work, self.patterns, self.home, restored=False).changed():
+                folder = listing.top_of(each.path)
+                sizes[folder] = sizes.get(folder, 0) + each.size
+        return dict(sorted(sizes.items(), key=lambda item: -item[1])[:LEFT])
 
     def exit_code(self) -> "str | None":
         """The task's exit code, as the shell reports it; None if it has no record."""

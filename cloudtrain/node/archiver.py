@@ -32,11 +32,15 @@ def logs_of(attempt: str) -> "list[listing.File]":
 
 
 def listed(
-    work: bytes, wanted: "list[str]", home: "bytes | None" = None, changed: bool = False
+    work: bytes,
+    wanted: "list[str]",
+    home: "bytes | None" = None,
+    changed: bool = False,
+    unread: "list[str] | None" = None,
 ) -> "dict[str, listing.File]":
     """List files by path in the work folder; `changed`: also those that the task made or changed,
-    there and in the home. In each, `path` is the name in an archive and `source` the path to read.
-    """
+    there and in the home; `unread` gets what cannot be read, with its error. In each, `path` is the
+    name in an archive and `source` the path to read."""
     top = client.text(os.path.realpath(work))
     found = {}
     with contextlib.suppress(OSError):
@@ -44,6 +48,8 @@ def listed(
         for file in itertools.chain(files.files(), files.changed() if changed else ()):
             name, source = formats.ARCHIVED_WORK + file.path, os.path.join(top, file.source)
             found[file.path] = file._replace(path=name, source=source)
+        if unread is not None:
+            unread.extend(files.unread)
     return found
 
 

@@ -68,6 +68,9 @@ class Unused:
     def held(self) -> "dict[str, str]":
         return {}
 
+    def left_out(self) -> "dict[str, int]":
+        return {}
+
     def exit_code(self) -> "str | None":
         return None
 
@@ -209,6 +212,7 @@ class OwnEnd:
         order = self.order
         facts = {key: order[key] for key in ("run", "task", "attempt")}
         facts.update(why=why, files=held, exit=self.agent.exit_code())
+        facts.update(left_out=self.agent.left_out())
         facts.update(ended=self.agent.ended_at(), at=time.time())
         text = json.dumps(facts, sort_keys=True)
         return json.dumps({"mark": text, "mac": self.mac(text)}).encode("ascii")

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.own_ends import key_of, read_marks
 from cloudtrain.core.events import NodesPlaced, OwnEndsArmed
 from cloudtrain.core.model import ArtifactRules, Limits
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.run_record import Cause
 from cloudtrain.core.shell import Secret
+from cloudtrain.node.agent import Agent
 from cloudtrain.runs import own_ends, supervise
 from cloudtrain.runs.monitor import new_attempt_state
 from cloudtrain.runs.supervise import without_own_ends
 from cloudtrain.state import Records
-from tests.support.agent_parts import ArchiveStore, Kept
+from tests.support.agent_parts import SOON, ArchiveStore, Kept
 from tests.support.landing_parts import RUN
 from tests.support.web_store import Service, service, until
 
@@ -259,6 +264,29 @@ def test_a_file_of_an_earlier_run_that_no_landing_has_seen_keeps_the_machine(alo
     assert not alone.off()
 
 
+def test_a_file_that_cannot_be_read_keeps_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: dict[str, Any] = {**SOON, "attempt": 1, "patterns": [], "checkpoint": None}
+    times = dict.fromkeys(("until", "end", "last", "stop"), float("inf"))
+    more = {"tickets": [], "every": 0.0, "limit": None, "home": False}
+    agent = Agent({**order, **times, **more}, b"")
+    unread = "output/a: Permission denied"
+    monkeypatch.setattr("cloudtrain.node.archiver.listed", lambda *given: given[4].append(unread))
+    monkeypatch.setattr(agent, "due", lambda found: [])
+    assert agent.left_to_land() == unread
+
+
+def test_what_nobody_named_is_named_with_its_size_before_it_is_lost(alone: Alone) -> None:
+    alone.rules = ArtifactRules(paths=("output/**",))
+    alone.begin("chief0")
+    ended(alone, "echo 1 >output/a; mkdir model; echo weights >model/w")
+    without_own_ends(alone.session(), alone.run)
+    manifest = read_manifest(alone.web, RUN)
+    assert manifest is not None
+    assert manifest.warnings == (
+        "chief0/model/ (8 B): made or changed, but not in artifacts.paths: not landed",
+    )
+
+
 def test_an_agent_leaves_the_machine_to_that_of_a_later_run(alone: Alone) -> None:
     alone.start("true")
     (alone.place().parents[1] / "20261201-000000-aaaa").mkdir()
@@ -323,8 +351,6 @@ def test_a_run_is_over_whose_nodes_ended_themselves_and_none_is_replaced(alone: 
     assert after.nodes == ()
     assert (run.state, run.attempts[-1].exits) == ("landing", {"chief0": 0, "worker0": 0})
     assert run.attempts[-1].cause is None
-    from cloudtrain.artifacts.manifest import read_manifest
-
     manifest = read_manifest(alone.web, RUN)
     assert manifest is not None
     assert manifest.landed_attempts == {"chief0": 1, "worker0": 1}
@@ -381,6 +407,52 @@ def test_an_agent_says_nothing_of_its_key_or_its_requests(alone: Alone) -> None:
             text = path.read_bytes()
             assert key_of(alone.records.folder, RUN).encode() not in text, path
             assert secret.encode() not in text, path
+
+
+class Killed(BaseException):
+    pass
+
+
+class MortalStore(ReadableStore):
+    """The client that works on it is killed at its n-th call."""
+
+    left = -1
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("upload", "upload_all", "download", "list", "delete", "copy"):
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+        return super().__getattribute__(name)
+
+
+def test_whoever_takes_such_a_run_up_may_be_killed_at_each_call_of_the_store(
+    alone: Alone,
+) -> None:
+    ended(alone)
+    places = [alone.top / name for name in ("web", "home")]
+    for place in places:
+        shutil.copytree(place, place.with_name(f"{place.name} before"))
+    killed = 0
+    for number in itertools.count(1):
+        for place in places:
+            shutil.rmtree(place)
+            shutil.copytree(place.with_name(f"{place.name} before"), place)
+        alone.web = MortalStore(alone.top / "web", alone.told)
+        alone.web.left = number
+        with suppress(Killed):
+            without_own_ends(alone.session(), alone.run)
+        if alone.web.left > 0:
+            break
+        killed += 1
+        alone.web.left = -1
+        _, run = without_own_ends(alone.session(), alone.records.run(RUN))
+        manifest = read_manifest(alone.web, RUN)
+        assert run.state == "landing"
+        assert manifest is not None
+        assert manifest.landed_attempts == {"chief0": 1, "worker0": 1}
+        assert alone.content(manifest, "chief0/output/a") == b"1\n"
+    assert killed > 10
 
 
 # ── Nodes that no run has used ───────────────────────────────────────────────
