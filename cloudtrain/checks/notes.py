@@ -60,6 +60,17 @@ def evaluator_note(config: ClusterConfig) -> str | None:
     )
 
 
+def idle_gpu_note(config: ClusterConfig) -> str | None:
+    """Note that no node of this cloud can end itself."""
+    cloud = cloud_of(config.provider)
+    if config.limits.idle_gpu is None or cloud is None or cloud.shutdown_leaves is not None:
+        return None
+    return (
+        f"limits.idle_gpu has no effect on {cloud.title}, which bills a machine that shuts itself "
+        "down: limits.idle counts while this machine is on, limits.max_lifetime in any case"
+    )
+
+
 def part_note(config: ClusterConfig) -> str | None:
     """Note that each ps saves on its own disk (docs/artifacts.md has what was run)."""
     if "ps" not in config.nodes or config.train.checkpoints is None or config.shared is not None:
@@ -471,6 +482,7 @@ _NOTES: tuple[tuple[str, Callable[[ClusterConfig], str | Iterable[str] | None]],
     ("plan", _of_hosts),
     ("check", open_ports_note),
     ("plan check", evaluator_note),
+    ("plan check", idle_gpu_note),
     ("plan check", setup_notes),
     ("plan check", marked),
     ("plan check", placeholder_notes),

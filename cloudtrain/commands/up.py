@@ -158,6 +158,7 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
         record_move(session, settled.end)
         session = move_ends(session, settled.end)
         renew_agents(session)
+    own_ends.keep_connected(session)
     session.records.journal(UpBegun(nodes=session.plan.names))
     before = {node.name: node.expires for node in session.nodes}
     session = ensure_nodes(session)

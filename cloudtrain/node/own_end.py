@@ -36,8 +36,8 @@ MOST = 1 << 16
 """Maximum bytes of another task's mark."""
 
 _SESSION = re.compile(r"sshd(?:-session)?: ([^@\s]+)(?:@(\S*))?\s*")
-"""Title of the process that serves one connection: the user, and its terminals or `notty`
-(sshd.c, session_proctitle of OpenSSH; `sshd-session` since 9.8)."""
+"""Title of the process that serves one connection: the user, and the terminals of its shells,
+`notty` without any (OpenSSH, session.c, session_proctitle; `sshd-session` since 9.8)."""
 
 
 def main() -> None:
@@ -239,8 +239,8 @@ class OwnEnd:
 
 
 def sessions(proc: str, user: str) -> "list[str]":
-    """The terminals of each SSH connection of this user: `pts/0`, `notty` for commands, "" for one
-    without either. A connection whose client vanished counts until TCP gives it up."""
+    """The terminals of each SSH connection of this user: `pts/0`, `notty` for one without a shell,
+    "" for one that has just begun. One whose client vanished counts until TCP gives it up."""
     found = []
     for entry in os.listdir(proc):
         if not entry.isdigit():
@@ -259,8 +259,8 @@ def sessions(proc: str, user: str) -> "list[str]":
 
 
 def is_shell(terminals: str) -> bool:
-    """True for a connection of which all that is known is a shell that a person has open."""
-    return terminals.startswith("pts/") and "notty" not in terminals
+    """True for a connection with a shell that a person has open."""
+    return terminals.startswith("pts/")
 
 
 def gpus_work() -> bool:

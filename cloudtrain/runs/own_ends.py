@@ -8,6 +8,7 @@ then bills them no more.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from cloudtrain.core.events import own_ends as armed_on_record
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.shell import script
 from cloudtrain.core.ship import program
 from cloudtrain.runs.tasks import ingest_left_spools
 from cloudtrain.state import Records
@@ -130,6 +132,20 @@ def watch_unused(session: Session, nodes: Sequence[Node]) -> None:
         session.console.warn(
             f"nodes that do not end themselves when idle: {'; '.join(failures[:3])}"
         )
+
+
+def keep_connected(session: Session) -> None:
+    """Open a connection to each running node, which stays open as long as this command, however
+    long that waits for other nodes: their agents see by it that somebody attends."""
+    if armed_on_record(session.records.events()) is None:
+        return
+
+    def connect(node: Node) -> None:
+        with suppress(CloudtrainError):  # what needs the node says why it does not answer
+            session.transport.run(node, script(":"), timeout=60.0)
+
+    running = [node for node in session.nodes if node.state == "running"]
+    fan_out(running, connect, name=lambda node: node.name)
 
 
 def record(session: Session) -> None:

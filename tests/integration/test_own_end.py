@@ -200,7 +200,6 @@ def test_a_shell_that_is_open_does_not_keep_machines_whose_gpus_are_idle(
         ("3 80", "sshd: {user}@pts/0"),
         ("", "sshd: {user}@pts/0"),
         ("0", "sshd: {user}@notty"),
-        ("0", "sshd: {user}@pts/0,notty"),
     ],
 )
 def test_gpus_that_compute_and_commands_that_run_are_use_of_it(
@@ -475,6 +474,14 @@ def test_a_node_is_left_to_the_agent_of_its_first_run(alone: Alone) -> None:
     (place / "runs" / RUN).mkdir(parents=True)
     until(lambda: "own_end" not in str(alone.commands()))
     assert not (place / "off").exists()
+
+
+def test_a_command_that_waits_keeps_a_connection_to_each_node(alone: Alone) -> None:
+    own_ends.keep_connected(alone.session())
+    assert alone.transport.commands == []
+    alone.records.journal(OwnEndsArmed(idle=900.0))
+    own_ends.keep_connected(alone.session())
+    assert len(alone.transport.commands) == 2
 
 
 def test_limits_that_are_off_again_end_no_node(alone: Alone) -> None:

@@ -11,13 +11,15 @@ from typing import Any, get_args
 import pytest
 from click.testing import CliRunner
 
+from cloudtrain.checks.notes import idle_gpu_note
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands import idle as verb
 from cloudtrain.commands.down import await_lock
 from cloudtrain.commands.status import status
 from cloudtrain.core.errors import RunFailed, StoreError
-from cloudtrain.core.events import DownFailed, UpCompleted
+from cloudtrain.core.events import DownFailed, OwnEndsArmed, UpCompleted
+from cloudtrain.core.model import ClusterConfig, Limits, NodeGroup
 from cloudtrain.core.retry import IDLE_DOWN
 from cloudtrain.runs import idle as judged
 from cloudtrain.runs.idle import IdleState
@@ -250,3 +252,34 @@ def test_each_use_has_a_row_and_is_on_the_page() -> None:
     said = page.partition("- In use: ")[2].partition(". Not in use")[0]
     lacking = [use.words for use in judged.USES.values() if use.words not in said]
     assert lacking == [], "docs/commands.md, `In use:` of idle clusters"
+
+
+@pytest.mark.parametrize(("provider", "noted"), [("azure", True), ("gcp", False), ("local", False)])
+def test_a_limit_that_no_node_of_the_cloud_can_keep_is_noted(provider: str, noted: bool) -> None:
+    config = ClusterConfig(
+        name="mnist",
+        provider=provider,
+        strategy="custom",
+        nodes={"worker": NodeGroup()},
+        limits=Limits(idle_gpu=1800.0),
+    )
+    assert (idle_gpu_note(config) is not None) == noted
+
+
+def test_status_says_when_the_nodes_end_themselves(records: Records) -> None:
+    records.journal(OwnEndsArmed(idle=LIMIT + 600.0))
+    with records.idle_process_lock():
+        report = status("mnist", offline=True)
+        due = report.clusters[0].idle
+        assert due is not None
+        assert due.due is not None
+        assert due.ends == due.due + 600.0
+        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(due.ends))
+        text = report_text(report, due.due - 60.0)
+        assert f"    this machine being off, the nodes end themselves at  {clock}, in 11m" in text
+        records.save_run(RUN)
+        text = report_text(status("mnist", offline=True), 0.0)
+        assert "the nodes end themselves 40m after the run, if nobody attends" in text
+        records.journal(OwnEndsArmed())
+        text = report_text(status("mnist", offline=True), 0.0)
+        assert "end themselves" not in text
