@@ -339,7 +339,7 @@ class ConfigFile(Section):
     )
     secrets: Secrets | None = optional(
         "Environment variables of the tasks whose values are never logged or stored: `NAME: "
-        "${VAR}`. Those named by `code.token`, `setup.index_password` and `notify` go to no task.",
+        "${VAR}`. Those named by `code.token`, `notify` and in `setup:` go to no task.",
         NEXT_RUN,
     )
 
