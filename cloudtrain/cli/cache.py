@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @options.shows("progress")
 @options.as_json
 def cache_command(action: str, yes: bool, as_json: bool) -> int:
-    """List what this machine keeps for later runs: environments, Pythons, input data, folders of
-    local nodes; with their sizes, their last use, and what uses them now.
+    """List what this machine keeps for later runs: environments, Pythons, input data, images,
+    folders of local nodes; with their sizes, their last use, and what uses them now.
 
     `prune` deletes what nothing uses. The next run that needs it makes it again."""
     from cloudtrain.commands.cache import kept_here, prune

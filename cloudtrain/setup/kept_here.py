@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import stat
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from cloudtrain.node import layer
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.state import Records, home, known_clusters
 
-Kind = Literal["environment", "Python", "data", "wheels", "nodes"]
+Kind = Literal["environment", "Python", "data", "wheels", "images", "nodes"]
 
 NODE = b"CLOUDTRAIN_NODE="
 """In the environment of every process of a local node: `<digest>/<cluster>/<node>`."""
@@ -79,6 +80,8 @@ def remove(kept: Kept) -> str:
             return why
         doomed = kept.path.with_name(f".{kept.path.name}.removed-{os.getpid()}")
         try:
+            if kept.kind == "images":
+                _give_back(kept.path)
             kept.path.rename(doomed)
             for folder, _, _ in os.walk(doomed):  # in a read-only one no file can be deleted
                 with suppress(OSError):
@@ -89,6 +92,22 @@ def remove(kept: Kept) -> str:
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
     return ""
+
+
+def _give_back(images: Path) -> None:
+    """Let Podman delete its store: as root it mounts that over itself, and of any other user its
+    files belong to user ids of their own."""
+    as_root = ("umount", "-l", str(images / "store" / "overlay"))
+    as_user = ("podman", "unshare", "rm", "-rf", "--", str(images / "store"))
+    with suppress(OSError):
+        if not (images / "store").is_dir():
+            return
+        subprocess.run(
+            as_root if os.geteuid() == 0 else as_user,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
 
 
 # ── what there is ────────────────────────────────────────────────────────────
@@ -113,6 +132,8 @@ def _in_cache(folder: Path) -> Iterator[Kept]:
         yield Kept(kind="data", name=path.name, path=path)
     if (folder / "wheels").is_dir():
         yield Kept(kind="wheels", name="wheels", path=folder / "wheels")
+    if (folder / "images").is_dir():
+        yield Kept(kind="images", name=f"images-{folder.name}", path=folder / "images")
     for own in _folders(folder / "own"):  # of local nodes, by their config's folder
         yield from _in_cache(own)
 
@@ -177,6 +198,8 @@ class _Users:
             needed = kept.name in names or _ALL in names
             if kept.kind == "data":
                 needed = config is None or bool(config.data)
+            if kept.kind == "images":
+                needed = config is None or config.setup.image is not None
             if needed or kept.kind == "wheels":
                 return f"cluster {name}, which is up"
         for name in sorted(self._running - self._clusters.keys()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
-from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.model import ClusterConfig, Node, Setup
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.setup import kept_here
 from cloudtrain.state import Records
@@ -160,6 +161,20 @@ def test_an_environment_stays_as_long_as_a_layer_over_it_is_used(
     (process / "cmdline").unlink()
     run("prune", "--yes")
     assert listed() == {}, "layers go first"
+
+
+def test_images_stay_while_a_cluster_that_runs_in_one_is_up(folder: Path, tmp_path: Path) -> None:
+    images = folder / "own" / "0123456789ab" / "images"
+    images.mkdir(parents=True)
+    (images / "engine").write_text("podman crun\n")
+    assert listed() == {"images-0123456789ab": None}
+    config = config_in(tmp_path)
+    record_cluster(replace(config, setup=Setup(image="it:1")), Records("mine"))
+    assert listed() == {"images-0123456789ab": "cluster mine, which is up"}
+    record_cluster(config, Records("mine"))
+    assert listed() == {"images-0123456789ab": None}
+    assert run("prune", "--yes").exit_code == 0
+    assert not images.exists()
 
 
 def test_folders_of_nodes_stay_while_their_cluster_is_up(folder: Path, tmp_path: Path) -> None:
