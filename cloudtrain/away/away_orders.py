@@ -10,8 +10,8 @@ from cloudtrain.away.find_away import FoundAway, find_away, own_desk
 from cloudtrain.away.job import Process, process_of
 from cloudtrain.away.orders import (
     FRESH,
-    Answer,
     Order,
+    OrderAnswer,
     Verb,
     answer_of,
     load_order_key,
@@ -131,7 +131,7 @@ class _Wait:
     asked: float = 0.0
     """When the account was last asked whether the desk is gone."""
 
-    def look(self) -> Answer | None:
+    def look(self) -> OrderAnswer | None:
         """The last answer; None while there is more to come."""
         keys = self.found.published.public_keys
         try:
@@ -139,7 +139,7 @@ class _Wait:
         except StoreError as error:
             self._say_once(f"the store does not answer, trying again: {error.message}")
             return None
-        ended = Answer(nonce=self.order.nonce, state="done", text="", as_of=self.clock.now())
+        ended = OrderAnswer(nonce=self.order.nonce, state="done", text="", as_of=self.clock.now())
         if answer is not None and not answer.is_signed:
             self._say_once(f"ignored an answer: {answer.state}: it is {NOT_SIGNED}")
             answer = None

@@ -149,7 +149,7 @@ def verified(public_key: str, data: bytes) -> Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class OrderAnswer:
     """Answer to an order: "received", then "done" or "failed"; or "refused" at once. Its nonce is
     that of the order, so that the answer to another order is never taken for it."""
 
@@ -161,7 +161,9 @@ class Answer:
     """By the run's desk, as whoever reads it has found; else nothing is done on its account."""
 
 
-def answer_of(store: ArtifactStore, order: Order, public_keys: Sequence[str] = ()) -> Answer | None:
+def answer_of(
+    store: ArtifactStore, order: Order, public_keys: Sequence[str] = ()
+) -> OrderAnswer | None:
     """The latest answer, signed by one of these keys or not. Raises StoreError."""
     path = _answer_path(order)
     data = read_small(store, path, LARGEST_ANSWER)
@@ -169,7 +171,7 @@ def answer_of(store: ArtifactStore, order: Order, public_keys: Sequence[str] = (
         return None
     try:
         value, is_by_desk = read_signed(public_keys, ANSWER, data)
-        answer = replace(decode(Answer, value), is_signed=is_by_desk)
+        answer = replace(decode(OrderAnswer, value), is_signed=is_by_desk)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{store.uri.rstrip('/')}/{path} is not an answer: {error}") from error
     return answer if answer.nonce == order.nonce else None
@@ -226,7 +228,7 @@ class OrderInbox:
 
     def answer(self, order: Order, state: AnswerState, text: str = "", *, now: float) -> None:
         """Publish what became of an order. A store that fails is a warning."""
-        answer = Answer(nonce=order.nonce, state=state, text=text[:LONGEST_TEXT], as_of=now)
+        answer = OrderAnswer(nonce=order.nonce, state=state, text=text[:LONGEST_TEXT], as_of=now)
         fields = asdict(answer)
         del fields["is_signed"]
         data = signed_text(self._key, ANSWER, json.dumps(fields))

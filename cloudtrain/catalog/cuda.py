@@ -75,7 +75,7 @@ TensorFlow 2.18 then says: https://github.com/CY-CHENYUE/ComfyUI-Molmo/issues/26
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code:
+class GpuCode:
     """GPU code of one release for one compute capability, as read out of its wheel."""
 
     kernels: int
@@ -204,20 +204,20 @@ def toolkit(version: str) -> Toolkit:
 
 
 @cache
-def _codes() -> dict[gpus.Capability, dict[Release, Code]]:
+def _codes() -> dict[gpus.Capability, dict[Release, GpuCode]]:
     """By capability, then by release in rising order."""
-    found: dict[gpus.Capability, dict[Release, Code]] = {}
+    found: dict[gpus.Capability, dict[Release, GpuCode]] = {}
     lines = Path(__file__).with_name("gpu_code.csv").read_text("utf-8").splitlines()[2:]
     for version, capability, kernels, compiled, absent, ptx, target in (
         line.split(",") for line in reversed(lines)
     ):
         counts = {"kernels": int(kernels), "compiled": int(compiled), "absent": int(absent)}
-        code = Code(**counts, ptx=ptx, target=target)
+        code = GpuCode(**counts, ptx=ptx, target=target)
         found.setdefault(_release(capability), {})[_release(version)] = code
     return found
 
 
-def code(version: str, kind: str) -> Code | None:
+def code(version: str, kind: str) -> GpuCode | None:
     """The GPU code of this release for this GPU, or of the last release before it that was read;
     None if the tables lack the GPU, or for a release before them."""
     row = gpus.gpu(kind)

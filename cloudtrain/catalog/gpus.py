@@ -46,7 +46,7 @@ _A10G = (
 
 
 @dataclass(frozen=True)
-class Rate:
+class GpuRate:
     """What NVIDIA says that a GPU reaches."""
 
     tflops: float
@@ -69,30 +69,36 @@ class Gpu:
     divided by the GPUs of a board (2026-11-24)."""
     source: str = _NVIDIA
     read: date = _READ
-    rate: Rate | None = None
+    rate: GpuRate | None = None
     """None if no released TensorFlow runs on it, or the figures were not found."""
 
 
 GPUS = (
     Gpu("K520", "Kepler", (3, 0), 4, _LEGACY),
-    Gpu("K80", "Kepler", (3, 7), 12, _LEGACY, rate=Rate(4.4, 16, _K80)),
+    Gpu("K80", "Kepler", (3, 7), 12, _LEGACY, rate=GpuRate(4.4, 16, _K80)),
     Gpu("M60", "Maxwell", (5, 2), 8, _LEGACY),
-    Gpu("P100", "Pascal", (6, 0), 16, _LEGACY, rate=Rate(9.3, 16, _P100)),
-    Gpu("P4", "Pascal", (6, 1), 8, _LEGACY, rate=Rate(5.5, 16, _P4)),
+    Gpu("P100", "Pascal", (6, 0), 16, _LEGACY, rate=GpuRate(9.3, 16, _P100)),
+    Gpu("P4", "Pascal", (6, 1), 8, _LEGACY, rate=GpuRate(5.5, 16, _P4)),
     Gpu("P40", "Pascal", (6, 1), 24, _LEGACY),
-    Gpu("V100", "Volta", (7, 0), 16, _LEGACY, rate=Rate(125, 150, _VOLTA)),
-    Gpu("V100-32GB", "Volta", (7, 0), 32, _LEGACY, rate=Rate(125, 150, _VOLTA)),
-    Gpu("T4", "Turing", (7, 5), 16, rate=Rate(65, 16, _T4)),
+    Gpu("V100", "Volta", (7, 0), 16, _LEGACY, rate=GpuRate(125, 150, _VOLTA)),
+    Gpu("V100-32GB", "Volta", (7, 0), 32, _LEGACY, rate=GpuRate(125, 150, _VOLTA)),
+    Gpu("T4", "Turing", (7, 5), 16, rate=GpuRate(65, 16, _T4)),
     Gpu("T4G", "Turing", (7, 5), 16, f"{_EC2}/g5g/"),
-    Gpu("A100", "Ampere", (8, 0), 40, rate=Rate(312, 300, _A100)),
-    Gpu("A100-80GB", "Ampere", (8, 0), 80, rate=Rate(312, 300, _A100)),
-    Gpu("A10", "Ampere", (8, 6), 24, rate=Rate(125, 32, f"{_SHEETS}/a10/pdf/a10-datasheet.pdf")),
-    Gpu("A10G", "Ampere", (8, 6), 24, f"{_EC2}/g5/", rate=Rate(70, 32, _A10G)),
-    Gpu("L4", "Ada", (8, 9), 24, rate=Rate(121, 32, f"{_PRODUCTS}/l4/")),
-    Gpu("L40S", "Ada", (8, 9), 48, rate=Rate(362, 32, f"{_PRODUCTS}/l40s/")),
-    Gpu("H100", "Hopper", (9, 0), 80, rate=Rate(989, 450, f"{_PRODUCTS}/h100/")),
-    Gpu("H200", "Hopper", (9, 0), 141, rate=Rate(989, 450, f"{_PRODUCTS}/h200/")),
-    Gpu("GH200", "Hopper", (9, 0), 96, rate=Rate(989, 450, f"{_PRODUCTS}/grace-hopper-superchip/")),
+    Gpu("A100", "Ampere", (8, 0), 40, rate=GpuRate(312, 300, _A100)),
+    Gpu("A100-80GB", "Ampere", (8, 0), 80, rate=GpuRate(312, 300, _A100)),
+    Gpu("A10", "Ampere", (8, 6), 24, rate=GpuRate(125, 32, f"{_SHEETS}/a10/pdf/a10-datasheet.pdf")),
+    Gpu("A10G", "Ampere", (8, 6), 24, f"{_EC2}/g5/", rate=GpuRate(70, 32, _A10G)),
+    Gpu("L4", "Ada", (8, 9), 24, rate=GpuRate(121, 32, f"{_PRODUCTS}/l4/")),
+    Gpu("L40S", "Ada", (8, 9), 48, rate=GpuRate(362, 32, f"{_PRODUCTS}/l40s/")),
+    Gpu("H100", "Hopper", (9, 0), 80, rate=GpuRate(989, 450, f"{_PRODUCTS}/h100/")),
+    Gpu("H200", "Hopper", (9, 0), 141, rate=GpuRate(989, 450, f"{_PRODUCTS}/h200/")),
+    Gpu(
+        "GH200",
+        "Hopper",
+        (9, 0),
+        96,
+        rate=GpuRate(989, 450, f"{_PRODUCTS}/grace-hopper-superchip/"),
+    ),
     Gpu("B200", "Blackwell", (10, 0), 180),
     Gpu("GB200", "Blackwell", (10, 0), 186),
     Gpu("B300", "Blackwell", (10, 3), 270),
@@ -207,7 +213,7 @@ def first_release(kind: str, fits: Fit) -> str | None:
     return None
 
 
-def rate(kind: str) -> Rate | None:
+def rate(kind: str) -> GpuRate | None:
     """The rates of this accelerator under any of its names; None if the table lacks them."""
     row = gpu(kind)
     return row.rate if row else None

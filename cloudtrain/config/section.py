@@ -110,7 +110,7 @@ def required(meaning: str, change: Effect | None = None) -> Any:
     return Field(meaning, change, required=True)
 
 
-class Fault(NamedTuple):
+class FieldFault(NamedTuple):
     """Why a value cannot be read. `text` is None for an unknown field."""
 
     path: Path
@@ -152,13 +152,13 @@ class Section:
         return [entry.name for entry in cls.by_key().values()]
 
     @classmethod
-    def read(cls, node: Any, path: Path, faults: list[Fault]) -> Any:
+    def read(cls, node: Any, path: Path, faults: list[FieldFault]) -> Any:
         """The section of a tree's node; what is wrong is added to `faults`. A field with nothing
         after the colon counts as left out."""
         if isinstance(node, cls):
             return node
         if not isinstance(node, Block) and not kinds.is_null(node):
-            faults.append(Fault(path, "must be a mapping: `field: value` lines, indented"))
+            faults.append(FieldFault(path, "must be a mapping: `field: value` lines, indented"))
             return None
         block = node if isinstance(node, Block) else {}
         found = {}
@@ -167,8 +167,8 @@ class Section:
                 value = None if kinds.is_null(block[key]) else block[key]
                 found[entry.name] = _read(entry.type, value, (*path, key), faults)
             elif entry.required:
-                faults.append(Fault((*path, key), "is missing"))
-        faults += [Fault((*path, key), None) for key in block if key not in cls.by_key()]
+                faults.append(FieldFault((*path, key), "is missing"))
+        faults += [FieldFault((*path, key), None) for key in block if key not in cls.by_key()]
         return cls(**found)
 
     def to_model(self, **changes: Any) -> Any:
@@ -181,7 +181,7 @@ class Section:
         return self.of(**{**given, **changes})
 
 
-def _read(kind: Any, node: Any, path: Path, faults: list[Fault]) -> Any:
+def _read(kind: Any, node: Any, path: Path, faults: list[FieldFault]) -> Any:
     """The value of a field's type: of sections, lists, mappings, and of what readers return."""
     inner, origin = get_args(kind), get_origin(kind)
     if origin is Annotated:
@@ -191,14 +191,16 @@ def _read(kind: Any, node: Any, path: Path, faults: list[Fault]) -> Any:
                     node = reader.read(node)
                 except ValueError as error:
                     text, *hints = error.args
-                    faults.append(Fault(path, text, tuple(hints)))
+                    faults.append(FieldFault(path, text, tuple(hints)))
                     return None
         return _read(inner[0], node, path, faults)
     if origin in (Union, UnionType):
         return None if node is None else _read(inner[0], node, path, faults)
     if origin is tuple:
         if not isinstance(node, list | tuple):
-            faults.append(Fault(path, "must be a list: [one, two], or a line with `- ` for each"))
+            faults.append(
+                FieldFault(path, "must be a list: [one, two], or a line with `- ` for each")
+            )
             return None
         items = enumerate(node)
         return tuple(_read(inner[0], each, (*path, number), faults) for number, each in items)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 from cloudtrain.config.fields import did_you_mean, nearest
-from cloudtrain.config.section import Fault
+from cloudtrain.config.section import FieldFault
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.config.yaml_source import (
     Block,
@@ -56,7 +56,7 @@ def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFi
     unread, removed = set(broken), set[Path]()
     rest = tree
     while True:
-        faults: list[Fault] = []
+        faults: list[FieldFault] = []
         found = ConfigFile.read(rest, (), faults)
         if not faults:
             return ValidatedFile(found, problems, frozenset(unread))
@@ -74,7 +74,7 @@ def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:
     return (place_of(tree, path) or SourceLocation(file, 0)).problem(path, text)
 
 
-def _sentence(tree: Block, fault: Fault) -> tuple[str, str | None]:
+def _sentence(tree: Block, fault: FieldFault) -> tuple[str, str | None]:
     """The problem's sentence, and for an unknown field the one that was probably meant."""
     path, text = fault.path, fault.text
     if text is None:

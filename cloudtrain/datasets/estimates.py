@@ -58,7 +58,7 @@ def _dollars(gb_price: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
+class EgressRate:
     """$ for each GB, at least and at most: it is 0 within a region, which may not be known."""
 
     least: float
@@ -71,7 +71,7 @@ class Rate:
         return f"{self.least:g} to {self.most:g} $/GB"
 
 
-def reading_rate(config: ClusterConfig) -> Rate | None:
+def reading_rate(config: ClusterConfig) -> EgressRate | None:
     """Rate that clouds bill for what these nodes read of `data:`; None if nobody bills."""
     uris = [each.source for each in config.data.values()]
     owners = [_owner(uri) for uri in uris if not _is_elsewhere(config, uri)]
@@ -82,10 +82,10 @@ def reading_rate(config: ClusterConfig) -> Rate | None:
     ]
     if not rates:
         return None
-    return Rate(least=min(r.least for r in rates), most=max(r.most for r in rates))
+    return EgressRate(least=min(r.least for r in rates), most=max(r.most for r in rates))
 
 
-def landing_rate(config: ClusterConfig) -> Rate | None:
+def landing_rate(config: ClusterConfig) -> EgressRate | None:
     """Rate that the nodes' cloud bills for artifacts that leave for their store, if any."""
     own, store = cloud_of(config.provider), config.artifacts.store
     if own is None or own.egress is None:
@@ -98,11 +98,11 @@ def _owner(uri: str) -> Cloud | None:
     return next((cloud for cloud in clouds() if cloud.store_scheme == scheme_of(uri)), None)
 
 
-def _rate(egress: Egress, *, within: bool) -> Rate:
+def _rate(egress: Egress, *, within: bool) -> EgressRate:
     """Rate for what leaves a cloud, or stays `within` it."""
     if within:
-        return Rate(least=0.0, most=egress.regions)
-    return Rate(least=egress.internet, most=egress.internet)
+        return EgressRate(least=0.0, most=egress.regions)
+    return EgressRate(least=egress.internet, most=egress.internet)
 
 
 # ── whether all data fits the disks, as far as they are known before ───────────

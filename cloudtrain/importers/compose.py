@@ -33,7 +33,7 @@ NO_COUNTERPART = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ServiceTask:
     """Content of one TF_CONFIG."""
 
     role: str
@@ -54,7 +54,7 @@ def read(draft: Draft, values: Values, options: Options) -> None:
             values.drop(top)
     values.lose("secrets", why="not mapped: see `secrets:`")
     values.lose("configs", why="not mapped: deliver files by `code:`")
-    tasks: list[tuple[Task, Values, dict[str, Value]]] = []
+    tasks: list[tuple[ServiceTask, Values, dict[str, Value]]] = []
     for service in values.names("services"):
         found = values.at("services", service)
         environment = _environment(draft, found, options.folder)
@@ -74,7 +74,7 @@ def read(draft: Draft, values: Values, options: Options) -> None:
 # ── TF_CONFIG ────────────────────────────────────────────────────────────────
 
 
-def _task(value: Value) -> Task:
+def _task(value: Value) -> ServiceTask:
     """Read a TF_CONFIG. Raises ConfigError for one that TensorFlow would refuse, too."""
     try:
         found = json.loads(value.text)
@@ -95,14 +95,14 @@ def _task(value: Value) -> Task:
     for name, listed in cluster.items():  # a role's addresses, as a list or by index
         items = list(listed.values()) if isinstance(listed, dict) else listed
         hosts[_role(name)] = [str(item) for item in (items if isinstance(items, list) else [items])]
-    return Task(role=_role(role), index=number, cluster=hosts, origin=value)
+    return ServiceTask(role=_role(role), index=number, cluster=hosts, origin=value)
 
 
 def _role(name: str) -> str:
     return "chief" if name == "master" else name.lower()
 
 
-def _put_nodes(draft: Draft, tasks: list[Task]) -> None:
+def _put_nodes(draft: Draft, tasks: list[ServiceTask]) -> None:
     first = tasks[0]
     cluster = {role: hosts for role, hosts in first.cluster.items() if hosts}
     for task in tasks:
@@ -173,7 +173,11 @@ def _words(draft: Draft, service: Values, key: str) -> list[str]:
 
 
 def _container(
-    draft: Draft, task: Task, service: Values, environment: dict[str, Value], options: Options
+    draft: Draft,
+    task: ServiceTask,
+    service: Values,
+    environment: dict[str, Value],
+    options: Options,
 ) -> Container:
     where = service.whole("command") or service.whole()
     assert where
@@ -202,7 +206,7 @@ def _container(
     )
 
 
-def _name_ports(draft: Draft, task: Task, service: Values) -> None:
+def _name_ports(draft: Draft, task: ServiceTask, service: Values) -> None:
     """Ports that are published, but for those of the cluster: those a program serves by itself."""
     own = {host.rpartition(":")[2] for hosts in task.cluster.values() for host in hosts}
     for key in ("ports", "expose"):

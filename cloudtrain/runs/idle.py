@@ -74,7 +74,7 @@ def idle_state(records: Records) -> IdleState | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class ClusterUse:
     """Use of a cluster. `last`: Unix time at which a use last began or ended, by the record."""
 
     now: bool
@@ -119,10 +119,10 @@ USES: Mapping[UseKind, UseFacts] = {
 """All uses that keep a cluster up."""
 
 
-def use_of(records: Records, *, but: UseKind | None = None, due: bool = False) -> Use:
+def use_of(records: Records, *, but: UseKind | None = None, due: bool = False) -> ClusterUse:
     """Use of the cluster, which is to go down if it is `due`; `but` does not count as use now."""
     count = [facts for kind, facts in USES.items() if kind != but and (facts.when_due or not due)]
-    return Use(
+    return ClusterUse(
         now=any(facts.is_on(records) for facts in count),
         last=max(facts.trace(records) for facts in USES.values()),
     )

@@ -92,7 +92,7 @@ NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""
 ANSWER = PROOF_ANSWER
 """Seconds for a node's first answer."""
-LIMITS = {"import": 300.0, "ready": 7200.0, "other": 120.0}
+PHASE_LIMITS = {"import": 300.0, "ready": 7200.0, "other": 120.0}
 """Seconds for each phase; `ready` waits for the other nodes."""
 SILENCE = PROOF_SILENT
 """Seconds without the node's heartbeat after which its connection counts as lost."""
@@ -124,7 +124,7 @@ class ProofOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class NodeAnswer:
     """All that a node said."""
 
     facts: Mapping[str, Any]
@@ -138,7 +138,7 @@ def compute(
     *,
     size: int,
     begins: Callable[[int], Callable[[str], None]],
-) -> dict[str, Answer]:
+) -> dict[str, NodeAnswer]:
     """Answers by node name. All nodes begin together, once all have imported TensorFlow; the work
     between them begins once each could compute by itself.
 
@@ -168,7 +168,7 @@ def compute(
             talk.tell(None)
         board.wait(lambda talk: talk.over, END)
     return {
-        talk.node.name: Answer(facts=talk.facts, failures=tuple(talk.failures))
+        talk.node.name: NodeAnswer(facts=talk.facts, failures=tuple(talk.failures))
         for talk in board.talks
     }
 
@@ -225,7 +225,7 @@ class _Talk(Conversation):
         self.failures.append(Failure(node=self.node.name, phase="the compute check", words=words))
 
     def _failure(self, part: str, end: Mapping[str, Any]) -> Failure:
-        phase, limits = end["phase"], {**LIMITS, **self.order.limits}
+        phase, limits = end["phase"], {**PHASE_LIMITS, **self.order.limits}
         return Failure(
             node=self.node.name,
             phase=_PHASES.get(phase, phase),
@@ -285,7 +285,7 @@ class _Board:
                 "key": order.key,
                 "python": order.python,
                 "environment": order.environment,
-                "limits": {**LIMITS, **order.limits},
+                "limits": {**PHASE_LIMITS, **order.limits},
             }
             talk.tell(named)
             talk.start(self._transport, self._changed, SILENCE)

@@ -27,7 +27,7 @@ from cloudtrain.core.model import Accelerator, ClusterConfig, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, figure
 from cloudtrain.playbooks import code_packages, containers, nvidia, tensorflow_releases
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.node_talk import Answer, Failure, ProofOrder, compute
+from cloudtrain.runs.node_talk import Failure, NodeAnswer, ProofOrder, compute
 from cloudtrain.runs.task_commands import TAG
 from cloudtrain.runs.tasks import node_of, save_run, tag_of
 from cloudtrain.training.log_text import reports_lost_peer
@@ -93,7 +93,7 @@ def tensorflow_in(asked_for: str | None, run: Run) -> str | None:
     return None
 
 
-def refuse(fatal: Iterable[Finding]) -> None:
+def refuse(fatal: Iterable[ProofFinding]) -> None:
     """Raise PreflightError if there are any: nodes that say the same in one line."""
     nodes: dict[str, list[str]] = defaultdict(list)
     hints: list[str] = []
@@ -219,7 +219,7 @@ def _peers(members: Sequence[Member]) -> list[Member]:
 
 
 def _facts(
-    member: Member, members: Sequence[Member], answers: Mapping[str, Answer]
+    member: Member, members: Sequence[Member], answers: Mapping[str, NodeAnswer]
 ) -> Mapping[str, Any]:
     """Facts computed on the member's machine, and by the member together with others."""
     first = next(each for each in members if each.host == member.host)
@@ -279,7 +279,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ProofFinding:
     node: str
     text: str
     hint: str
@@ -293,7 +293,7 @@ class Finding:
 
 def judge(
     proofs: Sequence[NodeProof], expected: dict[str, Expected], failures: Sequence[Failure]
-) -> tuple[Finding, ...]:
+) -> tuple[ProofFinding, ...]:
     """Fatal findings first. Both parts of a node's proof may fail for one reason: said once."""
     missing = [
         _missing(name, each)
@@ -310,8 +310,8 @@ def judge(
     return tuple(sorted(dict.fromkeys(found), key=lambda each: not each.fatal))
 
 
-def _missing(name: str, expected: Expected) -> Finding:
-    return Finding(
+def _missing(name: str, expected: Expected) -> ProofFinding:
+    return ProofFinding(
         node=name,
         text=f"TensorFlow sees {expected.seen} of {expected.gpus} GPUs",
         hint="`nvidia-smi` on the node shows what the driver sees, `sudo dmesg | grep -E "
@@ -320,7 +320,7 @@ def _missing(name: str, expected: Expected) -> Finding:
     )
 
 
-def _failed(failure: Failure) -> Finding:
+def _failed(failure: Failure) -> ProofFinding:
     log = "\n".join(filter(None, [failure.log, failure.words]))
     hint = hint_for("exit", log.encode(), failure.signal)
     where = f" on {failure.device.lstrip('/')}" if failure.device else ""
@@ -334,7 +334,7 @@ def _failed(failure: Failure) -> Finding:
         how = f"signal {failure.signal}" if failure.signal else "the end of its process"
         text = ": ".join([f"{failure.phase}{where} failed with {how}", *last])
     otherwise = _OTHERWISE if failure.fatal else _WITHOUT
-    return Finding(node=failure.node, text=text, hint=hint or otherwise, fatal=failure.fatal)
+    return ProofFinding(node=failure.node, text=text, hint=hint or otherwise, fatal=failure.fatal)
 
 
 _OTHERWISE = (
@@ -348,7 +348,7 @@ _WITHOUT = "the run goes on, and fails only if its script uses this"
 
 def _slow_device(
     proof: NodeProof, proofs: Sequence[NodeProof], expected: dict[str, Expected]
-) -> Finding | None:
+) -> ProofFinding | None:
     """Name the node's slowest device if it is slow beside the others of its kind."""
     if not proof.tflops:
         return None
@@ -369,12 +369,12 @@ def _slow_device(
         )
     else:
         return None
-    return Finding(node=proof.node, text=text, hint=_TIRED, fatal=False)
+    return ProofFinding(node=proof.node, text=text, hint=_TIRED, fatal=False)
 
 
 def _slow_links(
     proof: NodeProof, proofs: Sequence[NodeProof], expected: dict[str, Expected]
-) -> Finding | None:
+) -> ProofFinding | None:
     others = [
         sibling.gpus_gbytes
         for sibling in _siblings(proof, proofs, expected)
@@ -387,10 +387,10 @@ def _slow_links(
         f"its GPUs reduce gradients at {figure(rate)} GB/s, "
         f"those of its siblings at {figure(median(others))}"
     )
-    return Finding(node=proof.node, text=text, hint=_TIRED, fatal=False)
+    return ProofFinding(node=proof.node, text=text, hint=_TIRED, fatal=False)
 
 
-def _slow_network(proofs: Sequence[NodeProof]) -> list[Finding]:
+def _slow_network(proofs: Sequence[NodeProof]) -> list[ProofFinding]:
     """Name the slowest node if NCCL gets little of its network: all nodes reduce as fast as it."""
     rates = [
         (proof.nccl_gbytes, proof.network_gbytes_listed, proof.node)
@@ -406,7 +406,7 @@ def _slow_network(proofs: Sequence[NodeProof]) -> list[Finding]:
         f"NCCL reduces gradients with the other nodes at {figure(rate)} GB/s, "
         f"the cloud lists {figure(listed)} for its network"
     )
-    return [Finding(node=node, text=text, hint=_WAY, fatal=False)]
+    return [ProofFinding(node=node, text=text, hint=_WAY, fatal=False)]
 
 
 _WAY = "`train.env: {NCCL_DEBUG: INFO}` shows on which network and by which protocol it goes"

@@ -23,7 +23,7 @@ from cloudtrain.core.model import Accelerator, ClusterConfig, Node, NodeGroup, P
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import Secret, command
 from cloudtrain.runs import node_talk
-from cloudtrain.runs.node_talk import Answer, ProofOrder, compute
+from cloudtrain.runs.node_talk import NodeAnswer, ProofOrder, compute
 from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
 from cloudtrain.state import Records
 from tests.support.fakes import eventually
@@ -83,7 +83,7 @@ def computed(
     orders: list[ProofOrder],
     began: list[int] | None = None,
     size: int = 1 << 20,
-) -> dict[str, Answer]:
+) -> dict[str, NodeAnswer]:
     def begins(number: int) -> Callable[[str], None]:
         if began is not None:
             began.append(number)
@@ -92,7 +92,7 @@ def computed(
     return compute(orders, here, size=size, begins=begins)
 
 
-def alone(here: Here, says: str, limits: Mapping[str, float] | None = None) -> Answer:
+def alone(here: Here, says: str, limits: Mapping[str, float] | None = None) -> NodeAnswer:
     python = pretended(here.home, "python", says)
     [order] = proof_orders([member(0, python)], together=False)
     if limits:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.core.run_record import NodeProof
 from cloudtrain.runs.node_talk import Failure
-from cloudtrain.runs.proof import Expected, Finding, judge
+from cloudtrain.runs.proof import Expected, ProofFinding, judge
 
 TF = "tensorflow.python.framework.errors_impl"
 T4 = Expected(gpus=1, kind="T4", seen=1)
@@ -19,7 +19,7 @@ def verdict(
     failures: list[Failure] | None = None,
     expected: Expected = T4,
     **others: Expected,
-) -> tuple[Finding, ...]:
+) -> tuple[ProofFinding, ...]:
     names = {proof.node for proof in proofs} | {each.node for each in failures or []}
     return judge(proofs, {name: others.get(name, expected) for name in names}, failures or [])
 
