@@ -12,7 +12,8 @@ from cloudtrain.core.model import ClusterConfig
 @dataclass(frozen=True, kw_only=True)
 class StoreKind:
     """A kind of store. Its module in stores/ has the name of its scheme, and `opened(uri, *,
-    endpoint, project, wishes)`."""
+    endpoint, project, wishes)`; so have its presigner in stores/presign/ and, unless it is a
+    cloud's own, its extra."""
 
     scheme: str
     form: str

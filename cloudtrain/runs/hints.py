@@ -43,7 +43,7 @@ _MEMORY = CAUSES["oom"].hint or ""
 
 # Messages as TensorFlow, XLA, NCCL, Python and the clouds' own libraries write them, by subject;
 # `{0}` is the pattern's first group. The first match counts: a missing path or package comes after
-# what may explain it.
+# what may explain it. A message for each is in tests/data/hint_messages.md or docs/failures.md.
 _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
     "cloud storage": (
         (

@@ -116,7 +116,8 @@ USES: Mapping[UseKind, UseFacts] = {
     "exec": _unlocked("exec", "a `cloudtrain exec`"),
     "fetch": _unlocked("fetch", "a `fetch` from nodes"),
 }
-"""All uses that keep a cluster up."""
+"""All uses that keep a cluster up. One without the cluster's lock is an `UnlockedUse` of
+state/lock.py, which its command names: `records.in_use("exec")`."""
 
 
 def use_of(records: Records, *, but: UseKind | None = None, due: bool = False) -> ClusterUse:

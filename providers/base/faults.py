@@ -1,6 +1,7 @@
 """One engine for what clouds refuse: a table's rows tell what a code means, and how far it reaches.
 
-Each cloud's `faults` has its rows, and reads its own form of an answer.
+Each cloud's `faults` has its rows, and reads its own form of an answer. A refusal for each row is
+in tests/standins/corpus/CLOUD.yaml, or in tests/unit/test_CLOUD_faults.py.
 """
 
 from __future__ import annotations
