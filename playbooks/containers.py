@@ -3,6 +3,8 @@ lines of what runs in it (node/container.sh)."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import ceil
@@ -54,7 +56,32 @@ def steps(
             unless=_verb("probed", node, name),
             once_per_host=True,
         ),
+        *_packages(config, node, name),
     )
+
+
+def _packages(config: ClusterConfig, node: Node, image: str) -> tuple[Step, ...]:
+    """Install `setup.packages` over the image's Python, with the image's pip: an environment that
+    has the image's packages below it (docs.python.org/3/library/venv.html)."""
+    if not config.setup.packages:
+        return ()
+    layer = layer_of(config, image)
+    return (
+        Step(
+            name="packages over the image",
+            run=_verb("install", node, image, layer, *config.setup.packages),
+            unless=_verb("installed", node, layer),
+            once_per_host=True,
+        ),
+    )
+
+
+def layer_of(config: ClusterConfig, image: str) -> str:
+    """Name of the environment over an image; "" for none."""
+    if not config.setup.packages:
+        return ""
+    text = json.dumps([image, config.setup.packages])
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _engine(node: Node) -> tuple[Step, ...]:
@@ -139,14 +166,15 @@ PULL_SECONDS = 7200.0
 """Without output: Docker and Podman report no progress where there is no terminal."""
 
 
-def python_of(node: Node, image: str) -> tuple[str, ...]:
+def python_of(config: ClusterConfig, node: Node, image: str) -> tuple[str, ...]:
     """Words that start the image's Python on a node; its arguments come after them."""
-    return _verb("python", node, str(image_name(image))).arguments
+    name = str(image_name(image))
+    return _verb("python", node, name, layer_of(config, name)).arguments
 
 
-def packages_command(node: Node, image: str) -> Command:
-    """Command that prints what a task may import from its image (node/packages.py)."""
-    return Command((*python_of(node, image), "-c", ship.text("packages.py")))
+def packages_command(config: ClusterConfig, node: Node, image: str) -> Command:
+    """Command that prints what a task may import in its image (node/packages.py)."""
+    return Command((*python_of(config, node, image), "-c", ship.text("packages.py")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,11 +204,13 @@ def contained(
     """
     attempt = paths.attempt_folder(run.cluster, run.id, task.name, task.attempt)
     tag = paths.tag(run.cluster, run.id, task.name, task.attempt)
+    image = str(image_name(run.image))
     line = shlex.join(
         _verb(
             "run",
             node,
-            str(image_name(run.image)),
+            image,
+            layer_of(config, image),
             f"cloudtrain.{tag.replace('/', '.')}",
             attempt,
             attempt.rpartition("/")[0],
@@ -221,6 +251,10 @@ def _verb(verb: str, node: Node, *arguments: str) -> Command:
 # The first process of the container. Its number is 1: it gets no signal that it does not handle,
 # and all others end with it, so it gives what the line has left the time that it has elsewhere.
 _FIRST = """\
+if [ -n "${CLOUDTRAIN_LAYER-}" ]; then
+    export VIRTUAL_ENV="$CLOUDTRAIN_LAYER" PATH="$CLOUDTRAIN_LAYER/bin:$PATH"
+    unset CLOUDTRAIN_LAYER
+fi
 shell=$(command -v bash) || shell=/bin/sh
 "$shell" -c "$1" </dev/null
 code=$?

@@ -238,6 +238,8 @@ class _Wanted:
 
 def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     setup, version = config.setup, config.setup.tensorflow
+    if setup.image is not None:
+        return None  # its packages are a matter of playbooks/containers
     if version is not None:
         return _with(version, config, node)
     own = setup.packages or setup.requirements or setup.install

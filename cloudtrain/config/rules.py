@@ -105,9 +105,7 @@ def _setup(file: ConfigFile) -> Found:
     yield from _image(file, setup)
 
 
-_NOT_WITH_IMAGE = (
-    *("tensorflow", "python", "keras", "packages", "requirements", "index", "install", "run"),
-)
+_NOT_WITH_IMAGE = (*("tensorflow", "python", "keras", "requirements", "index", "install", "run"),)
 
 
 def _image(file: ConfigFile, setup: SetupSection) -> Found:
@@ -122,7 +120,7 @@ def _image(file: ConfigFile, setup: SetupSection) -> Found:
         return
     for name in _NOT_WITH_IMAGE:
         if getattr(setup, name):
-            text = "conflicts with `image`, which is the whole environment: build one that has it"
+            text = "conflicts with `image`, which has the environment: build one that has this, too"
             yield ("setup", name), text
     strategy = _strategy(file)
     if strategy is not None and (strategy.tpus or strategy.library):

@@ -155,7 +155,8 @@ class SetupSection(Section):
     )
     image: Image | None = optional(
         "A container image, such as `docker://tensorflow/tensorflow:2.17.0-gpu`, in which the "
-        "tasks run, instead of what `setup:` installs otherwise ([images.md](images.md))."
+        "tasks run, with `packages` over it; instead of all else that `setup:` installs "
+        "([images.md](images.md))."
     )
     registry_user: kinds.Line | None = optional("User at the registry of `image`.", NEXT_RUN)
     registry_password: SecretName | None = optional(

@@ -52,12 +52,13 @@ IMAGE = ("setup", "image")
 
 
 def settle_image(draft: Draft) -> None:
-    """Keep the image alone if nothing is installed besides: it has that, and is the whole
-    environment. Else its version of TensorFlow or Python, as far as its name tells it."""
+    """Keep the image, if nothing but packages is installed besides. Else its version of TensorFlow
+    or Python, as far as its name tells it."""
     entry = draft.entries.get(IMAGE)
     if entry is None or entry.origin is None:
         return
-    if any(path[0] == "setup" and path != IMAGE for path in draft.entries):
+    besides = {IMAGE, ("setup", "packages")}
+    if any(path[0] == "setup" and path not in besides for path in draft.entries):
         del draft.entries[IMAGE]
         _put_guess(draft, entry.origin)
     elif version := tensorflow_of(entry.origin.text):

@@ -168,19 +168,59 @@ removal() {
   esac
 }
 
-# run IMAGE NAME ATTEMPT TASK HOME FOLDER…: what $CLOUDTRAIN_INSIDE has, a script, in the current
+# layered LAYER ACCESS: sets layer to the folder of packages over the image, if there is one, and
+# adds it to mounts.
+layered() {
+  layer=
+  [ -n "$1" ] || return 0
+  layer=$place/layers/$1
+  mounts="$mounts
+$layer:$layer:$2"
+}
+
+# install IMAGE LAYER PACKAGE…: with the image's own pip, which leaves what the image has as it is.
+install() {
+  image=$1 name=$2
+  shift 2
+  known || exit 125
+  rm -rf "$place/layers/$name" && mkdir -p "$place/layers/$name" || exit
+  mounts=
+  layered "$name" rw
+  [ ! -f "${PIP_CONFIG_FILE-}" ] || mounts="$mounts
+$PIP_CONFIG_FILE:$PIP_CONFIG_FILE:ro"
+  names=$(env | sed -n 's/^\(PIP_[A-Z_]*\)=.*/\1/p')
+  set -- --entrypoint /bin/sh "$image" -c '
+    python3 -m pip --version >/dev/null || { echo "the image has no pip" >&2; exit 1; }
+    python3 -m venv --without-pip --system-site-packages "$1" && python=$1/bin/python && shift &&
+      exec "$python" -m pip install --no-cache-dir --disable-pip-version-check --no-input -- "$@"
+  ' sh "$layer" "$@"
+  for name in $names; do set -- --env "$name" "$@"; done
+  contain / --workdir / "$@" </dev/null || {
+    echo "hint: build an image that has the packages, or change setup.packages" >&2
+    exit 1
+  }
+  : >"$layer/.complete"
+}
+
+installed() {
+  [ -e "$place/layers/$1/.complete" ]
+}
+
+# run IMAGE LAYER NAME ATTEMPT TASK HOME FOLDER…: what $CLOUDTRAIN_INSIDE has, a script, in the current
 # folder; ends with its exit code. It goes in by stdin: variables of a container's own are written
 # to disks. HOME: `node`, or `own` for one of the task's.
 run() {
-  image=$1 name=$2 attempt=$HOME/$3 task=$HOME/$4 whose=$5
-  shift 5
+  image=$1 over=$2 name=$3 attempt=$HOME/$4 task=$HOME/$5 whose=$6
+  shift 6
   known || { echo "cloudtrain: no container engine was chosen on this node" >&2; exit 125; }
   inside=$CLOUDTRAIN_INSIDE
   unset CLOUDTRAIN_INSIDE
   mounted "$task" "$whose" "$@"
+  layered "$over" ro
   removal "$name" >"$attempt/end-container" && chmod 700 "$attempt/end-container" || exit 125
   printf '%s\n' "$inside" | contain "$its_home" --name "$name" --workdir "$(pwd -P)" \
-    --entrypoint /bin/sh --env CLOUDTRAIN_TASK --env NCCL_SOCKET_IFNAME "$image" -s
+    --entrypoint /bin/sh --env CLOUDTRAIN_TASK --env NCCL_SOCKET_IFNAME \
+    --env "CLOUDTRAIN_LAYER=$layer" "$image" -s
 }
 
 # mounted TASK HOME FOLDER…: sets mounts and its_home.
@@ -207,15 +247,18 @@ $real:$folder"
   done
 }
 
-# python IMAGE ARGUMENTS…: its Python, with no file of this node, and the variables by which
+# python IMAGE LAYER ARGUMENTS…: its Python, with no file of this node, and the variables by which
 # TensorFlow computes. It ends with its stdin.
 python() {
-  image=$1
-  shift
+  image=$1 over=$2
+  shift 2
   known || exit 125
   mounts=
+  layered "$over" ro
   names=$(env | sed -n 's/^\(\(TF\|GRPC\|XLA\|NCCL\|CUDA\|KERAS\)_[A-Za-z0-9_]*\)=.*/\1/p')
-  set -- --entrypoint python3 "$image" "$@"
+  program=python3
+  [ -z "$layer" ] || program=$layer/bin/python
+  set -- --entrypoint "$program" "$image" "$@"
   for name in CLOUDTRAIN_TASK $names; do set -- --env "$name" "$@"; done
   contain / --workdir / "$@"
 }

@@ -158,7 +158,7 @@ def preflight_attempt(
             [(task, node_of(session, task)) for task in run.tasks],
             session.transport,
             packages=lambda node: (
-                containers.packages_command(node, run.image)
+                containers.packages_command(config, node, run.image)
                 if run.image
                 else code_packages.packages_command(config, node, run.code)
             ),

@@ -133,15 +133,17 @@ def _member(session: Session, run: Run, launch: TaskLaunch, version: str) -> Mem
     folder = paths.environment_folder(run.cluster, run.id, task.name)
     compiled = has and gpus.fit(has.kind, version) == "ptx"
     python: str | tuple[str, ...] = f"{folder}/bin/python"
+    shared = code_packages.environment_folder(config, node, run.code)
     tag = {}
     if run.image:
-        python = containers.python_of(node, run.image)
+        python = containers.python_of(config, node, run.image)
+        shared = run.image + containers.layer_of(config, run.image)
         tag = {TAG: tag_of(run, task)}  # what hangs ends with the attempt
     return Member(
         task=task,
         node=node,
         python=python,
-        shared=run.image or code_packages.environment_folder(config, node, run.code) or "",
+        shared=shared or "",
         gpus=has,
         environment={
             name: value

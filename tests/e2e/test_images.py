@@ -15,9 +15,11 @@ import pytest
 from tests.support import image_parts
 from tests.support.image_parts import RegistryHere, image
 from tests.support.lent import lent_home
+from tests.support.package_index import package_index
 from tests.support.processes import environment, pids, words
 from tests.support.project import Project, until
 from tests.support.sshd import sshd_nodes
+from tests.support.wheels import wheel
 
 pytestmark = [
     pytest.mark.skipif(bool(image_parts.unavailable()), reason=str(image_parts.unavailable())),
@@ -158,6 +160,32 @@ def test_the_compute_check_computes_with_the_images_python(
         done.stderr
     )
     assert in_containers(project) == []
+
+
+def test_packages_are_a_layer_over_the_image_for_its_tasks(
+    project: Project, registry: RegistryHere, programs: Path, tmp_path: Path
+) -> None:
+    wheels = wheel(tmp_path / "wheels", "extra", "2.0", "tensorflow>=2").parent
+    with package_index(wheels, tmp_path / "asked") as index:
+        project.environment |= {"PIP_INDEX_URL": index.url("here")}
+        project.environment.pop("PIP_CONFIG_FILE", None)
+        line = (
+            "python -c 'import extra; print(\"has\", extra.VERSION)' && extra &&"
+            " touch $VIRTUAL_ENV/mine || echo cannot change it"
+        )
+        config = contained(project, registry, line, setup={"packages": ["extra"]})
+        done = project.cloudtrain("run", config, "--trust")
+        assert done.returncode == 0, done.stderr
+        assert "has 2.0" in log_of(project)
+        assert "cannot change it" in log_of(project)
+        (run,) = project.runs()
+        assert {"extra==2.0", "tensorflow==2.17.0"} <= set(run["environments"][0]["packages"])
+        assert [each.package for each in index.requests() if each.kind == "file"] == ["extra"]
+        config = contained(project, registry, line, setup={"packages": ["no-such-one"]})
+        done = project.cloudtrain("run", config, "--trust")
+        assert done.returncode == 1
+        assert "No matching distribution found for no-such-one" in done.stderr
+        assert "build an image that has the packages" in done.stderr
 
 
 def test_an_image_for_other_machines_is_refused_before_a_node_exists(

@@ -19,12 +19,14 @@ from pathlib import Path
 from shlex import quote
 
 import bcrypt
+import pip
 
 from tests.support.sshd import eventually, free_place
 
 NEEDED = ("podman", "crun", "docker-registry", "skopeo")
 PYTHON = Path("/usr/bin/python3")
 PROGRAMS = ("bash", "sh", "cat", "env", "id", "ls", "mkdir", "rm", "sleep", "touch", "true")
+PIP = Path(pip.__file__).parent
 LEFT_OUT = ("__pycache__", "test", "tests", "idlelib", "tkinter", "ensurepip", "pydoc_data")
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 
@@ -63,6 +65,10 @@ def layer(python: bool = True, shell: bool = True) -> bytes:
             installed = tarfile.TarInfo(place)
             installed.size = len(about)
             tree.addfile(installed, io.BytesIO(about))
+            for path in sorted(PIP.rglob("*.*")):
+                if "__pycache__" not in path.parts:
+                    inside = f"usr/lib/python3/dist-packages/pip/{path.relative_to(PIP)}"
+                    tree.add(path, arcname=inside, recursive=False)
         for name, source in sorted(files.items()):
             tree.add(source, arcname=_placed(name), recursive=False)
     return gzip.compress(whole.getvalue(), 1, mtime=0)

@@ -707,6 +707,7 @@ def test_machines_that_are_not_rented_take_no_identity(tmp_path: Path) -> None:
     [
         ("{image: 'it:1', tensorflow: 2.17}", "setup.tensorflow: conflicts with `image`"),
         ("{image: 'it:1', run: [true]}", "setup.run: conflicts with `image`"),
+        ("{image: 'it:1', requirements: r.txt}", "setup.requirements: conflicts with `image`"),
         ("{image: 'It:1'}", "setup.image: must be an image's name in lower case"),
         ("{registry_user: me}", "setup.registry_user: requires `image`"),
         ("{image: 'it:1', registry_password: X}", "setup.registry_password: names no entry"),

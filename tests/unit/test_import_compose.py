@@ -138,7 +138,7 @@ def test_build_workdir_and_copy_are_the_code(desk: Desk) -> None:
     assert tree(found)["code"] == {"path": "app/src"}
     assert found.config.train.dir == "sub"
     assert found.config.train.command == "python t.py"
-    assert found.config.setup.tensorflow == "2.11.0"
+    assert found.config.setup.image == "docker://tensorflow/tensorflow:2.11.0"
     assert found.config.setup.packages == ("numpy",)
     assert lost(found) == []
 
