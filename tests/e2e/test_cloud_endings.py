@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -255,7 +256,15 @@ def test_nodes_that_no_run_has_used_end_themselves_too(ending: Account) -> None:
     up = ending.do("up", config, "--yes")
     assert "if this machine is off, the nodes end themselves" in up.stderr
     assert len(ending.nodes.running()) == 2
-    kill_idle_process(project)
+    attended, other = f"{project.name}-chief0", f"{project.name}-worker0"
+    ending.openssh(attended, "true")
+    options = ("-F", str(project.folder / "ssh_config"), "-o", "BatchMode=yes")
+    with subprocess.Popen(["ssh", *options, attended, "sleep 300"]) as client:
+        kill_idle_process(project)
+        until(lambda: other not in ending.nodes.running(), 90)
+        time.sleep(5)
+        assert ending.nodes.running() == [attended], "somebody is connected to it"
+        client.kill()
     until(lambda: ending.nodes.running() == [], 90)
     shown = project.cloudtrain("status", project.name).stdout
     assert "chief0 ended itself: not before" in shown, shown
