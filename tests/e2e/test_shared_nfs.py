@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e.test_worker_recreated import TASK
 from tests.standins.cloud import running
 from tests.standins.image import with_archive
 from tests.standins.nfs import Nfs, exports, with_nfs
@@ -136,3 +137,31 @@ def manifest_of(user: Account) -> str:
     """The checkpoint that has landed as one."""
     (path,) = user.project.store.glob("*/manifest.json")
     return json.dumps(json.loads(path.read_text())["checkpoint"])
+
+
+def test_a_worker_that_comes_back_alone_has_the_folder_again(account: tuple[Account, Nfs]) -> None:
+    user, nfs = account
+    (user.project.code / "job.py").write_text(TASK)
+    config = user.config(
+        roles={"chief": 1, "worker": 1, "ps": 1},
+        strategy="parameter_server",
+        shared="job",
+        setup={},
+        train={"command": "exec python3 job.py {shared}", "checkpoints": None, "max_restarts": 1},
+    )
+    values = yaml.safe_load(config.read_text())
+    values["nodes"]["worker"]["spot"] = True
+    config.write_text(yaml.safe_dump(values))
+    name = user.project.name
+    worker = f"{name}-worker0"
+    run = user.project.start("run", config, "--yes")
+    until(lambda: "cluster formed" in user.project.stderr, LIMIT)
+    until(lambda: "by worker0" in user.project.stdout, LIMIT)
+    user.cloud.tell("interrupt", name=worker)
+    until(lambda: "worker0 serves again" in user.project.stderr, LIMIT)
+    ends = f"cd /srv/cloudtrain/{name}/2*/ && touch chief0"  # what the chief waits for
+    user.openssh(worker, ends)
+    assert run.wait(LIMIT) == 0, user.project.stderr
+    assert sorted(client for client, *_ in nfs.asked) == [f"{name}-ps0", worker, worker]
+    assert "is not on" not in user.project.stderr
+    assert user.cloud.holdings() == []

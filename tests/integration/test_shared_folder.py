@@ -17,6 +17,7 @@ from cloudtrain.core.errors import NodeError, PreflightError
 from cloudtrain.core.model import Node, Plan, SharedFolder, Train
 from cloudtrain.core.run_record import Run, RunAttempt
 from cloudtrain.core.shell import Command
+from cloudtrain.node import archiver
 from cloudtrain.node.formats import SHARED, SHARED_BY_OTHER
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.start import prepare_work
@@ -130,6 +131,16 @@ def test_a_task_whose_server_is_gone_is_listed_without_it(cluster: Sharing) -> N
     shutil.rmtree(cluster.root)
     cluster.write("worker0", "own", "text")
     assert cluster.unlanded("job") == (f"{RUN}/worker0/own",)
+
+
+def test_an_agent_finds_it_beside_the_first_task_alone(cluster: Sharing) -> None:
+    cluster.begin_all()
+    cluster.save()
+    found = archiver.listed(os.fsencode(cluster.work("chief0")), ["job/**"], changed=True)
+    assert {path: Path(each.source).read_text() for path, each in found.items()} == {
+        f"job/{name}": text for name, text in SAVED.items()
+    }
+    assert archiver.listed(os.fsencode(cluster.work("worker0")), ["job/**"], changed=True) == {}
 
 
 def test_a_folder_of_that_name_in_the_code_is_refused(cluster: Sharing) -> None:
