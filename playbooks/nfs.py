@@ -77,17 +77,26 @@ def client_steps(folder: str, server: str) -> tuple[Step, ...]:
 _INSTALLED = 'PATH="$PATH:/usr/sbin:/sbin"; command -v "$2"\n'
 
 # NFSv4 needs no rpcbind, which would listen on every address: nfs.systemd(7), "Masking unwanted
-# services". One that runs already is somebody's.
+# services". One that runs already is somebody's. Without it a server with NFSv3 does not start, and
+# nfs-utils before 2.6 (Debian 11, Ubuntu 20.04) reads no nfs.conf.d, which turns that off.
 _NO_RPCBIND = """\
 set -eu
 root=$1
-if [ -d "$root/run/systemd/system" ] && ! systemctl is-active --quiet rpcbind.socket; then
+reads_conf() (
+    . "$root/etc/os-release"
+    case $ID in
+        debian) [ "${VERSION_ID:-99}" -ge 12 ];;
+        ubuntu) [ "${VERSION_ID%%.*}" -ge 22 ];;
+        *) false;;
+    esac
+)
+if [ -d "$root/run/systemd/system" ] && reads_conf && ! systemctl is-active --quiet rpcbind.socket
+then
     as_root systemctl mask rpcbind.service rpcbind.socket >/dev/null 2>&1 || true
 fi
 """
 
-# Read by nfs-utils from 2.5 on (Ubuntu 22.04, Debian 12); an older one serves NFSv3, too, to the
-# same addresses. It is there before the server starts for the first time.
+# It is there before the server starts for the first time.
 _ONLY_4 = (
     _NO_RPCBIND
     + """\

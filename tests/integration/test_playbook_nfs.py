@@ -52,6 +52,7 @@ class Machine:
             place.mkdir(parents=True)
         (self.root / "var/lib/nfs").mkdir(parents=True)
         (self.root / "proc/mounts").touch()
+        self.release("ubuntu", "24.04")
         for name, text in FAKES.items():
             (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
             (self.bin / name).chmod(0o755)
@@ -62,6 +63,10 @@ class Machine:
             "MACHINE": str(self.root),
         }
         self.transport = HereTransport(folder / "homes", environ)
+
+    def release(self, name: str, version: str) -> None:
+        (self.root / "etc").mkdir(exist_ok=True)
+        (self.root / "etc/os-release").write_text(f'ID={name}\nVERSION_ID="{version}"\n')
 
     def apply(self, steps: Sequence[Step]) -> list[str]:
         """What was done."""
@@ -164,3 +169,21 @@ def test_a_package_that_cannot_be_had_is_named(machine: Machine) -> None:
     with pytest.raises(StepFailed, match="the node lacks nfs-kernel-server, and apt-get") as caught:
         machine.apply(nfs.server_steps(FOLDER, ["10.0.0.3"]))
     assert "shared.path" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "masked"),
+    [
+        ("debian", "12", True),
+        ("ubuntu", "22.04", True),
+        ("debian", "11", False),
+        ("ubuntu", "20.04", False),
+    ],
+)
+def test_rpcbind_stays_where_the_server_would_not_start_without_it(
+    machine: Machine, name: str, version: str, masked: bool
+) -> None:
+    machine.release(name, version)
+    done = machine.apply(nfs.server_steps(FOLDER, ["10.0.0.3"]))
+    assert ("systemctl mask rpcbind.service rpcbind.socket" in done) is masked
+    assert done[-1] == "exportfs -ra"
