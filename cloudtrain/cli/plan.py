@@ -195,7 +195,7 @@ def by_role(nodes: list[dict[str, Any]]) -> list[str]:
 
 def as_document(report: PlanReport) -> dict[str, Any]:
     """The report as --json prints it. Prices are null if not known, 0 if nothing is rented."""
-    from cloudtrain.core.cloud import facts_of, is_cloud
+    from cloudtrain.core.cloud import facts_of, served_folder
     from cloudtrain.money.prices import in_words
 
     config, cost = report.config, report.bill
@@ -223,7 +223,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         and {
             **pick(config.shared, "folder path"),
             "node": report.plan.nodes[0].name,
-            "served": is_cloud(config.provider) and config.shared.path is None,
+            "served": served_folder(config) is not None,
         },
         "store": config.artifacts.store,
         "price": in_words(cost, config) if cost else NO_PRICE,

@@ -126,6 +126,13 @@ def cluster_state(status: ClusterStatus) -> str:
     return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
 
 
+def _shared_folder(folder: str, status: ClusterStatus, _: float) -> str | None:
+    node = status.planned[0] if status.planned and status.nodes else None
+    if node in status.missing:
+        return f"  shared folder {folder}/ is gone with {node}: what had landed of it comes back"
+    return node and f"  shared folder {folder}/ on {node}"
+
+
 def _tasks(status: ClusterStatus, names: list[str]) -> str:
     return some([name.removeprefix(f"{status.name}-") for name in names], NAMED)
 
@@ -325,6 +332,7 @@ ROWS = (
     Row("missing"),
     Row("ended", json=lambda ended, *_: dict(ended), text=_ended),
     Row("foreign", text="  {}"),
+    Row("shared", text=_shared_folder),
     Row("lease", json=lambda lease, *_: lease or None, text="  {}"),
     Row("nodes", "cost", json=_cost("exact"), text=_so_far, short=_cost_parts),
     Row("nodes", "cost_at_least", json=_cost("least")),

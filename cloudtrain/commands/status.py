@@ -71,6 +71,8 @@ class ClusterStatus:
     """When `limits.idle` takes it down."""
     budget: BudgetState | None = None
     """State of `limits.budget`."""
+    shared: str | None = None
+    """Shared folder that the first planned node serves from its disk."""
     still_billed: str | None = None
     """Remaining cost of stopped nodes until `down`."""
     progress: RunProgress | None = None
@@ -333,6 +335,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
     from cloudtrain.cluster.lease import held_long
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
+    from cloudtrain.core.cloud import served_folder
     from cloudtrain.core.events import nodes_requested
     from cloudtrain.core.partial_list import PartialList
     from cloudtrain.core.protocols import RentsMachines
@@ -355,6 +358,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
         ceilings={name: price.most for name, price in prices.items()},
         planned=tuple(node.name for node in make_plan(config).nodes),
         made=frozenset(nodes_requested(Records(cluster.name).events())),
+        shared=served_folder(config),
         still_billed=_kept(config, nodes),
         ended=_ended(config, nodes),
     )

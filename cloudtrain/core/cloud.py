@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.model import Market, Provisioning
+from cloudtrain.core.model import ClusterConfig, Market, Provisioning
 from cloudtrain.core.store_kinds import kind_of
 
 EVERYWHERE: tuple[Market, ...] = ("on-demand", "spot")
@@ -452,6 +452,12 @@ def cloud_of(provider: str | None) -> Cloud | None:
     """The cloud of that name; None if it is no cloud."""
     row = facts_of(provider or "")
     return row if isinstance(row, Cloud) else None
+
+
+def served_folder(config: ClusterConfig) -> str | None:
+    """Name of the shared folder that a rented node serves from its disk, if there is one."""
+    shared = config.shared
+    return shared.folder if shared and not shared.path and is_cloud(config.provider) else None
 
 
 def is_cloud(provider: str | None) -> bool:

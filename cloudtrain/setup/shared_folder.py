@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from cloudtrain.artifacts.checkpoints import StoredCheckpoint, fill_folder
 from cloudtrain.artifacts.inventory import last_line, run_checked
 from cloudtrain.cluster.session import Session
-from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.cloud import is_cloud, served_folder
 from cloudtrain.core.errors import CloudtrainError, PreflightError, UsageError
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
@@ -45,8 +45,7 @@ def share_folder(session: Session, only: Sequence[Node] | None = None) -> None:
 
     Traffic between a cluster's nodes is open in each cloud's rules, and nothing else but SSH is.
     """
-    config = session.config
-    if config.shared is None or config.shared.path is not None or not is_cloud(config.provider):
+    if served_folder(session.config) is None:
         return
     server = session.node(session.plan.nodes[0].name)
     if server is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from cloudtrain.checks.commands import command_problems, launched
 from cloudtrain.checks.notes import notes
 from cloudtrain.cli.plan import as_document, shared_text
+from cloudtrain.cli.status_rows import drawn
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report
+from cloudtrain.commands.status import ClusterStatus
 from cloudtrain.config import from_json, load, to_json
 from cloudtrain.core.errors import ConfigError
-from cloudtrain.core.model import ClusterConfig, SharedFolder
+from cloudtrain.core.model import ClusterConfig, Node, SharedFolder
 from cloudtrain.rehearsal.fault_trial import local_config
 
 LOCAL = """provider: local
@@ -148,3 +151,17 @@ def test_it_is_proposed_where_a_ps_saves_and_not_once_it_is_there(tmp_path: Path
     assert "name its folder in `shared` (`shared: job`), which all nodes share" in said
     said = "\n".join(notes(read(tmp_path, f"{text}shared: ckpt\n")))
     assert "its own disk" not in said
+
+
+def test_status_says_whose_disk_it_is_on_and_what_is_left_of_one_that_is_gone() -> None:
+    worker = Node(
+        name="m-worker0", role="worker", index=0, state="running", address="", internal=""
+    )
+    names = ("m-chief0", "m-worker0")
+    there = (replace(worker, name="m-chief0", role="chief"), worker)
+    status = ClusterStatus(name="m", planned=names, nodes=there, shared="job")
+    assert "  shared folder job/ on m-chief0" in drawn("text", status, 0.0)
+    status = replace(status, nodes=(worker,))
+    assert (
+        "  shared folder job/ is gone with m-chief0: what had landed of it comes back"
+    ) in drawn("text", status, 0.0)
