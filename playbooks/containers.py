@@ -198,8 +198,8 @@ def contained(
     """The task's line and its variables in a container of the run's image. `folders`: those that it
     sees besides its own.
 
-    It sees the home of its node, too, but for `provider: hosts`, where that is a person's. Docker
-    and Podman write variables that they are given to disks, so all of them go in by stdin, as a
+    It sees nothing of the node's own home, whose files are run outside of it. Docker and Podman
+    write variables that they are given to disks, so all of them go in by stdin, as a
     script (https://docs.podman.io/en/v4.3/markdown/podman-run.1.html, `--env`).
     """
     attempt = paths.attempt_folder(run.cluster, run.id, task.name, task.attempt)
@@ -214,7 +214,7 @@ def contained(
             f"cloudtrain.{tag.replace('/', '.')}",
             attempt,
             attempt.rpartition("/")[0],
-            "own" if facts_of(config.provider).takes_hosts else "node",
+            "own" if facts_of(config.provider).takes_hosts else HOME,
             *folders,
         ).arguments
     )
@@ -224,6 +224,9 @@ def contained(
     return Contained(command=f"exec {line}", environment={INSIDE: Secret(text)})
 
 
+HOME = "home"
+"""Folder in a node's home that is the home in containers, so that it lands; not on machines whose
+home is a person's."""
 INSIDE = "CLOUDTRAIN_INSIDE"
 """Variable of the client with the script that a container runs."""
 

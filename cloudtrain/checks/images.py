@@ -60,4 +60,6 @@ def image_note(config: ClusterConfig) -> str | None:
     if image is None:
         return None
     known = "size and architecture are" if image.digest else "digest, size and architecture are"
-    return f"setup.image: {image}: {known} known after `check`; its entry point is not run"
+    here = facts_of(config.provider).on_this_machine
+    sandbox = "; nodes here are no sandbox, its containers are" if here else ""
+    return f"setup.image: {image}: {known} known after `check`; its entry point is not run{sandbox}"

@@ -208,7 +208,7 @@ installed() {
 
 # run IMAGE LAYER NAME ATTEMPT TASK HOME FOLDER…: what $CLOUDTRAIN_INSIDE has, a script, in the current
 # folder; ends with its exit code. It goes in by stdin: variables of a container's own are written
-# to disks. HOME: `node`, or `own` for one of the task's.
+# to disks. HOME: a folder in the node's, or `own` for one of the task's.
 run() {
   image=$1 over=$2 name=$3 attempt=$HOME/$4 task=$HOME/$5 whose=$6
   shift 6
@@ -223,20 +223,18 @@ run() {
     --env "CLOUDTRAIN_LAYER=$layer" "$image" -s
 }
 
-# mounted TASK HOME FOLDER…: sets mounts and its_home.
+# mounted TASK HOME FOLDER…: sets mounts and its_home. Never the node's home itself: what lies there
+# is run outside of containers.
 mounted() {
   task=$(cd "$1" && pwd -P) || exit
   if [ "$2" = own ]; then
     its_home=$task/home
-    mkdir -p "$its_home"
-    mounts="$task/code:$task/code
-$its_home:$its_home"
   else
-    its_home=$(cd && pwd -P)
-    mounts="$its_home:$its_home"
-    case $task/ in "$its_home"/*) ;; *) mounts="$mounts
-$task/code:$task/code" ;; esac
+    its_home=$(cd && pwd -P)/$2
   fi
+  mkdir -p "$its_home" || exit
+  mounts="$task/code:$task/code
+$its_home:$its_home"
   shift 2
   for folder do
     real=$(cd "$folder" && pwd -P) || exit

@@ -89,7 +89,8 @@ def test_a_cluster_trains_in_its_image_which_is_pinned_and_pulled_once(
     project.environment["TOKEN_OF_MINE"] = "s3cret-in-no-file"
     (project.code / "all.sh").write_text(
         'python3 rank.py --output "$1" && test "$TOKEN" = s3cret-in-no-file &&\n'
-        'test "$IN_IMAGE" = yes && echo kept >~/at-home.txt\n'
+        'test "$IN_IMAGE" = yes && echo kept >~/at-home.txt && ! [ -e ~/../.cloudtrain/before ] &&\n'
+        "! ls ~/../.ssh && ! touch ~/../.cloudtrain/*/runs/*/*/attempt-1/end-container\n"
     )
     config = contained(
         project,
@@ -108,7 +109,7 @@ def test_a_cluster_trains_in_its_image_which_is_pinned_and_pulled_once(
     assert re.fullmatch(rf"{registry.host}/train/plain:1@sha256:[0-9a-f]{{64}}", run["image"])
     assert run["environments"][0]["packages"] == ["tensorflow==2.17.0"]
     assert project.landed("worker0", "output/worker0.txt").startswith("done")
-    assert project.landed("chief0", "_home/at-home.txt") == "kept\n"
+    assert project.landed("chief0", "_home/home/at-home.txt") == "kept\n"
     assert len(asked(programs, "pull")) == 1, "the nodes share one store here"
     pulled = registry.log.count("GET /v2/train/plain/blobs")
     registry_digest = run["image"].rpartition("@")[2]
