@@ -188,14 +188,20 @@ install() {
   layered "$name" rw
   [ ! -f "${PIP_CONFIG_FILE-}" ] || mounts="$mounts
 $PIP_CONFIG_FILE:$PIP_CONFIG_FILE:ro"
-  names=$(env | sed -n 's/^\(PIP_[A-Z_]*\)=.*/\1/p')
-  set -- --entrypoint /bin/sh "$image" -c '
-    python3 -m pip --version >/dev/null || { echo "the image has no pip" >&2; exit 1; }
-    python3 -m venv --without-pip --system-site-packages "$1" && python=$1/bin/python && shift &&
-      exec "$python" -m pip install --no-cache-dir --disable-pip-version-check --no-input -- "$@"
-  ' sh "$layer" "$@"
-  for name in $names; do set -- --env "$name" "$@"; done
-  contain / --workdir / "$@" </dev/null || {
+  # pip's settings go in by stdin, too: a URL may have a password.
+  {
+    export -p | sed -n 's/^declare -x /export /; /^export PIP_[A-Z_]*=/p'
+    cat <<'END'
+{
+  python3 -m pip --version >/dev/null || { echo "the image has no pip" >&2; exit 1; }
+  python3 -m venv --without-pip --system-site-packages "$1" || exit
+  python=$1/bin/python
+  shift
+  "$python" -m pip install --no-cache-dir --disable-pip-version-check --no-input -- "$@" </dev/null
+  exit
+}
+END
+  } | contain / --workdir / --entrypoint /bin/sh "$image" -s "$layer" "$@" || {
     echo "hint: build an image that has the packages, or change setup.packages" >&2
     exit 1
   }
