@@ -6,7 +6,7 @@ import platform
 
 from cloudtrain import catalog
 from cloudtrain.core.cloud import facts_of, is_cloud
-from cloudtrain.core.errors import CloudError, UsageError
+from cloudtrain.core.errors import CloudError, TransientError, UsageError
 from cloudtrain.core.image_name import ImageName
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.paths import size_text
@@ -28,6 +28,11 @@ def image_findings(plan: Plan) -> tuple[Finding, ...]:
         registry = Registry(image=image, login=login_for(image, *containers.login_of(plan.config)))
         wanted = architectures(plan)
         facts = registry.facts(next(iter(wanted), "amd64"))
+    except TransientError as error:
+        if not image.digest:  # else only the nodes must reach it
+            return (Finding.of("image", error),)
+        text = f"{image}: not known: {error.message}"
+        return (Finding(what="image", ok=True, text=text, told=False),)
     except CloudError as error:
         return (Finding.of("image", error),)
     lacking = [each for each in wanted if each not in facts.architectures]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.checks.images import image_findings
 from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
@@ -22,9 +23,11 @@ from cloudtrain.core.errors import (
     TransientError,
 )
 from cloudtrain.core.image_name import RegistryLogin, image_name
+from cloudtrain.core.model import Plan, Setup
 from cloudtrain.core.shell import Secret
 from cloudtrain.stores import registry
 from cloudtrain.stores.registry import MANIFESTS, Registry
+from tests.support.fakes import make_plan
 
 DIGEST = f"sha256:{'a' * 64}"
 
@@ -206,3 +209,15 @@ def test_a_registry_that_is_not_there_is_a_fault_that_may_pass(there: Answers) -
     gone = replace(image_name("localhost:1/it"), tag="1")
     with pytest.raises(TransientError, match="cannot be reached"):
         Registry(image=gone).digest()
+
+
+def test_a_registry_that_only_nodes_reach_is_no_fault_of_an_image_with_a_digest() -> None:
+    (finding,) = image_findings(planned(f"localhost:1/it@{DIGEST}"))
+    assert (finding.ok, finding.told) == (True, False)
+    (finding,) = image_findings(planned("localhost:1/it:1"))
+    assert not finding.ok
+
+
+def planned(image: str) -> Plan:
+    plan = make_plan()
+    return replace(plan, config=replace(plan.config, setup=Setup(image=image)))
