@@ -35,7 +35,8 @@ def main() -> None:
     os.umask(0o077)
     home = os.getcwdb()
     os.chdir(client.plain(order["folder"]))  # `down` on machines of `hosts` finds it by this
-    client.detach(formats.AGENT_LOCK.encode(), formats.AGENT_LOG)
+    order["alone"], word = own_end.seen_from_here(order.get("alone"))
+    client.detach(formats.AGENT_LOCK.encode(), formats.AGENT_LOG, word)
     try:
         Agent(order, home).keep()
     except Exception as error:  # noqa: BLE001 - without its text, which may contain a URL

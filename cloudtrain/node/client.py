@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 EVERY = 5.0
 """Seconds between two heartbeats."""
 
+KEEPING, UNSEEN = b"keeping", b"keeping unseen"
+"""Confirmations of a program that goes on without its client; the second if it cannot see it."""
+
 
 def attend() -> None:
     """Start the heartbeat, and end this process with the client."""
@@ -61,15 +64,15 @@ def alone(path: bytes) -> None:
     os.pwrite(lock, str(os.getpid()).encode(), 0)
 
 
-def detach(lock: bytes, log: str) -> None:
+def detach(lock: bytes, log: str, word: bytes = KEEPING) -> None:
     """Continue without the client, once this process holds the lock, and kill an earlier holder.
-    The client is told `keeping` after that: of two that start shortly after each other, the earlier
+    The client gets the word after that: of two that start shortly after each other, the earlier
     one would otherwise come later, and kill the later one."""
     held, holds = os.pipe()
     if os.fork():
         os.close(holds)
         if os.read(held, 1):  # else it has ended: a later one has taken its place
-            os.write(1, b"keeping\n")
+            os.write(1, word + b"\n")
         os._exit(0)
     os.close(held)
     os.setsid()

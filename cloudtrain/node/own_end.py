@@ -47,8 +47,9 @@ def main() -> None:
     folder = client.plain(order["folder"])
     os.makedirs(folder, exist_ok=True)
     os.chdir(folder)
-    client.detach(formats.AGENT_LOCK.encode(), formats.AGENT_LOG)
-    watch = OwnEnd(order["alone"], Unused())
+    alone, word = seen_from_here(order["alone"])
+    client.detach(formats.AGENT_LOCK.encode(), formats.AGENT_LOG, word)
+    watch = OwnEnd(alone, Unused())
     while watch.goes_on(busy=False):
         time.sleep(float(order["tick"]))
 
@@ -130,7 +131,7 @@ class OwnEnd:
         return ""
 
     def sessions(self) -> "list[str]":
-        return sessions(str(self.order["proc"]), pwd.getpwuid(os.getuid()).pw_name)
+        return sessions(str(self.order["proc"]), user_here())
 
     def is_over(self, now: float) -> bool:
         """True if the tasks that decide the run have ended. Their agents say so in the store while
@@ -236,6 +237,18 @@ class OwnEnd:
         if text.partition(":")[0] != self.said.partition(":")[0]:
             client.say(text)
         self.said = text
+
+
+def seen_from_here(order: "dict[str, Any] | None") -> "tuple[dict[str, Any] | None, bytes]":
+    """The order while its client is connected, and the word for the client. None if the client's
+    own connection cannot be seen: then nobody's could, and the machine does not end itself."""
+    if not order or sessions(str(order["proc"]), user_here()):
+        return order, client.KEEPING
+    return None, client.UNSEEN
+
+
+def user_here() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def sessions(proc: str, user: str) -> "list[str]":

@@ -25,6 +25,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.ship import program
+from cloudtrain.node.client import KEEPING, UNSEEN
 from cloudtrain.runs import own_ends
 from cloudtrain.runs.tasks import landing_of
 from cloudtrain.training.strategies import strategy_of
@@ -55,7 +56,7 @@ def start_agents(session: Session, run: Run) -> float:
     the seconds after which their presigned uploads have to be renewed."""
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
     now, agent = session.clock.now(), program("agent")
-    sessions = False
+    sessions, unseen = False, list[str]()
 
     def begin(item: tuple[Task, Node]) -> str | None:
         nonlocal sessions
@@ -71,7 +72,9 @@ def start_agents(session: Session, run: Run) -> float:
             done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
             return f"{task.name}: {error.message}"
-        if done.stdout.split() != [b"keeping"]:
+        if done.stdout.strip() == UNSEEN:
+            unseen.append(node.name)
+        elif done.stdout.strip() != KEEPING:
             return f"{task.name}: {last_line(done.stderr, done.exit_code)}"
         return None
 
@@ -81,6 +84,7 @@ def start_agents(session: Session, run: Run) -> float:
             "nodes without an agent, which land nothing while no client supervises the run: "
             + "; ".join(failures[:3])
         )
+    own_ends.warn_of(unseen, session.console)
     own_ends.record(session)
     return LASTS / 2 if sessions else RENEW
 

@@ -33,9 +33,12 @@ from cloudtrain.core.events import (
 from cloudtrain.core.events import own_ends as armed_on_record
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import some
+from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import script
 from cloudtrain.core.ship import program
+from cloudtrain.node.client import KEEPING, UNSEEN
 from cloudtrain.runs.tasks import ingest_left_spools
 from cloudtrain.state import Records
 from cloudtrain.training.strategies import strategy_of
@@ -119,18 +122,34 @@ def watch_unused(session: Session, nodes: Sequence[Node]) -> None:
         "alone": order if ends.is_on else None,
     }
 
+    unseen: list[str] = []
+
     def begin(node: Node) -> str | None:
         stdin = watcher.source + json_line(told)
         try:
             done = session.transport.run(node, watcher.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
             return f"{node.name}: {error.message}"
-        return None if b"keeping" in done.stdout else f"{node.name}: exit {done.exit_code}"
+        if done.stdout.strip() == UNSEEN:
+            unseen.append(node.name)
+        elif done.stdout.strip() != KEEPING:
+            return f"{node.name}: exit {done.exit_code}"
+        return None
 
     failures = [why for why in fan_out(nodes, begin, name=lambda node: node.name) if why]
     if failures:
         session.console.warn(
             f"nodes that do not end themselves when idle: {'; '.join(failures[:3])}"
+        )
+    warn_of(unseen, session.console)
+
+
+def warn_of(unseen: Sequence[str], console: Console) -> None:
+    """Warn of nodes whose agents could not see their client, so that they do not end them."""
+    if unseen:
+        console.warn(
+            f"{some(sorted(unseen))}: will not end by itself when idle, as it cannot be seen there "
+            "who is connected: is its SSH server OpenSSH?"
         )
 
 

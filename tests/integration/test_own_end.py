@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.run_record import Cause
 from cloudtrain.core.shell import Secret
 from cloudtrain.node.agent import Agent
-from cloudtrain.runs import own_ends, supervise
+from cloudtrain.runs import node_agents, own_ends, supervise
 from cloudtrain.runs.monitor import new_attempt_state
 from cloudtrain.runs.supervise import without_own_ends
 from cloudtrain.state import Records
@@ -51,13 +51,24 @@ class Alone(Kept):
         self.records.create()
         monkeypatch.setattr(Kept, "session", session)
 
+    def keep(self) -> None:
+        """Start the agents over a connection that ends then."""
+        with self.connected():
+            super().keep()
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        self.connect(1, use("sshd: {user}@notty"))
+        yield
+        self.disconnect(1)
+
     def off(self, task: str = "chief0") -> bool:
         return (self.place(task) / "off").exists()
 
     def connect(self, number: int, title: str) -> None:
         """As if a process of sshd served a connection."""
         folder = self.proc / str(number)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "cmdline").write_text(title)
         (folder / "comm").write_text("sshd\n")
 
@@ -162,6 +173,18 @@ def test_a_client_that_comes_back_in_the_middle_wins(alone: Alone, title: str) -
     assert not alone.off()
     alone.disconnect(7)
     until(alone.off)
+
+
+def test_a_machine_whose_clients_cannot_be_seen_does_not_end_itself(alone: Alone) -> None:
+    alone.start("true")
+    node_agents.start_agents(alone.session(), alone.run)
+    own_ends.watch_unused(alone.session(), [replace(alone.nodes["chief0"], name="mnist-new0")])
+    assert [text.partition(",")[0] for text in alone.console.warned] == [
+        "mnist-chief0",
+        "mnist-new0: will not end by itself when idle",
+    ]
+    quiet()
+    assert not alone.off()
 
 
 def test_others_connections_are_no_use_of_it(alone: Alone) -> None:
@@ -459,7 +482,8 @@ def test_whoever_takes_such_a_run_up_may_be_killed_at_each_call_of_the_store(
 
 def test_a_node_that_no_run_has_used_ends_itself_too(alone: Alone) -> None:
     nodes = [replace(node, name=f"{node.name}-new") for node in alone.nodes.values()]
-    own_ends.watch_unused(alone.session(), nodes)
+    with alone.connected():
+        own_ends.watch_unused(alone.session(), nodes)
     assert alone.console.warned == []
     places = [alone.transport.home(node) / ".cloudtrain/mnist" for node in nodes]
     until(lambda: all((place / "off").exists() for place in places))
@@ -468,7 +492,8 @@ def test_a_node_that_no_run_has_used_ends_itself_too(alone: Alone) -> None:
 def test_a_node_is_left_to_the_agent_of_its_first_run(alone: Alone) -> None:
     alone.limits = Limits(idle=1.0)
     node = replace(alone.nodes["chief0"], name="mnist-new0")
-    own_ends.watch_unused(alone.session(), [node])
+    with alone.connected():
+        own_ends.watch_unused(alone.session(), [node])
     assert "own_end" in str(alone.commands())
     place = alone.transport.home(node) / ".cloudtrain/mnist"
     (place / "runs" / RUN).mkdir(parents=True)
