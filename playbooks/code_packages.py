@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Collection
@@ -105,6 +104,8 @@ def _missing(path: str, is_file: bool, there: Collection[str]) -> str | None:
 
 
 def _folder(config: ClusterConfig, node: Node, code: str) -> str | None:
+    import hashlib  # slow to import, and `plan` needs none
+
     shared = tensorflow.environment_folder(config, node)
     if shared is None or not named(config):
         return None

@@ -8,7 +8,6 @@ the layer and hides that below, for this layer alone.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -147,4 +146,6 @@ def packed(named: Mapping[str, Iterable[str]]) -> Iterable[bytes]:
 
 
 def digest(text: str) -> str:
+    import hashlib  # slow to import, and `plan` needs none
+
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]

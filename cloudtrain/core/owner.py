@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -44,12 +43,16 @@ def matches_owner(owner: Owner, text: str) -> bool:
 
 def digest(principal: str) -> str:
     """Short hash that cannot be mistaken for a name."""
+    import hashlib  # slow to import, and `plan` needs none
+
     return hashlib.sha256(f"cloudtrain owner {principal.lower()}".encode()).hexdigest()[:12]
 
 
 def machine_id(home: Path) -> str:
     """Id of this machine and state folder: the host's name and a random part, stored in `home`. A
     copy of the folder, or the same folder on another host, counts as another machine."""
+    import hashlib  # slow to import, and `plan` needs none
+
     host = os.uname().nodename.partition(".")[0]  # the rest depends on the network
     try:
         boots = Path("/etc/machine-id").read_text("utf-8")

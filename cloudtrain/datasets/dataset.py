@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -38,6 +37,8 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """SHA-256 in hex of the source and of every file's path, size and version."""
+        import hashlib  # slow to import, and `plan` needs none
+
         digest = hashlib.sha256(f"{self.source.source}\n".encode())
         for file in self.files:
             line = f"{file.path}\0{file.size}\0{file.version}\n"

@@ -2,7 +2,6 @@
 a node, with the bounds that still apply."""
 
 import codecs
-import hashlib
 import os
 import re
 import sys
@@ -123,6 +122,8 @@ def main() -> None:
     """FILE BOUNDS CODE OUT: write OUT.bounds, and OUT.marks of what the file asks of installers;
     print a key of what would be installed, with the digest CODE if something of the code itself is.
     FILE alone: rewrite it."""
+    import hashlib  # slow to import, and `plan` needs none
+
     if len(sys.argv) == 2:
         rewrite(sys.argv[1])
         return

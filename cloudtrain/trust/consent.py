@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
@@ -100,5 +99,7 @@ def forget(file: str) -> None:
 
 
 def _path(file: str) -> Path:
+    import hashlib  # slow to import, and `plan` needs none
+
     name = hashlib.sha256(file.encode("utf-8", "surrogateescape")).hexdigest()
     return home() / "trusted" / f"{name[:32]}.json"

@@ -6,7 +6,6 @@ project, needs no question."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -73,6 +72,8 @@ class FileFact:
     @property
     def key(self) -> str:
         """The same for the same fact, wherever in the file it stands."""
+        import hashlib  # slow to import, and `plan` needs none
+
         named = json.dumps([self.kind, self.what, self.content])
         return hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -196,6 +197,8 @@ def _secrets(config: ClusterConfig) -> Iterator[FileFact]:
 
 def _content(config: ClusterConfig, command: str) -> str:
     """Digest of the files of the project, or of the current folder, that the command names."""
+    import hashlib  # slow to import, and `plan` needs none
+
     top = project_of(config)
     digest = hashlib.sha256()
     for word in shlex.split(command):
