@@ -388,6 +388,8 @@ def _both(sides: Sides) -> Iterator[str]:
     yield f"| … and all the rest, which is ours | {_cell(own)} |\n"
     for name, seconds in sides.commands.items():
         yield f"| {name} | {_cell(seconds)} |\n"
+    yield f"| CPU of `cloudtrain train` here | {_cell([run.client for run in sides.ours])} |\n"
+    yield f"| CPU of one node | {_cell([run.node for run in sides.ours])} |\n"
     yield "\n| phase of `cloudtrain train` | seconds |\n|---|---|\n"
     for name, _ in PHASES:
         yield f"| {name} | {_cell([run.phases[name] for run in sides.ours])} |\n"
