@@ -5,7 +5,6 @@ TensorFlow here. Each is an environment of its own: 40 s of CPU time to make.
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,18 @@ pytestmark = [
 
 
 def estimator(project: Project, version: str, interpreter: str, **train: Any) -> Path:
-    """A config whose tasks share the model's folder, as they would a bucket."""
+    """A config whose tasks share the model's folder."""
     (project.code / "estimator_roles.py").write_bytes(SCRIPT.read_bytes())
-    shared = shlex.quote(str(project.shared()))
     return project.config(
         strategy="parameter_server",
         nodes=NODES,
         setup={"tensorflow": version, "python": interpreter},
+        shared="job",
         train={
-            "command": f"python estimator_roles.py --model-dir {shared} --output {{output}}",
+            "command": "python estimator_roles.py --model-dir {shared} --output {output}",
             "checkpoints": None,
             "start_timeout": "90s",
-            "evaluator_grace": "120s",  # else none: no checkpoint is known to reach it
+            "evaluator_grace": "120s",
             **train,
         },
     )
