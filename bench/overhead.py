@@ -104,7 +104,9 @@ class Sides:
 
 def _training(folder: Path, runs: int) -> Sides:
     nodes = {"chief": {}, "worker": {"count": 2}}
-    cluster = Cluster(folder, "multi_worker_mirrored", nodes, TRAINS, EXAMPLES, TENSORFLOW)
+    code = folder / "code"  # beside its config: what is outside of the project is asked about
+    shutil.copytree(EXAMPLES, code)
+    cluster = Cluster(folder, "multi_worker_mirrored", nodes, TRAINS, code, TENSORFLOW)
     return _measured(cluster, runs, commands={})
 
 
