@@ -9,7 +9,7 @@ from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.errors import CloudError, TransientError, UsageError
 from cloudtrain.core.image_name import ImageName
 from cloudtrain.core.model import ClusterConfig, Plan
-from cloudtrain.core.paths import size_text
+from cloudtrain.core.paths import shown, size_text
 from cloudtrain.core.protocols import Finding
 from cloudtrain.playbooks import containers
 
@@ -37,15 +37,14 @@ def image_findings(plan: Plan) -> tuple[Finding, ...]:
         return (Finding.of("image", error),)
     lacking = [each for each in wanted if each not in facts.architectures]
     if lacking:
-        text = (
-            f"{image} is for {' and '.join(facts.architectures) or 'no known machine'}, but the "
-            f"nodes are {' and '.join(lacking)}"
-        )
+        has = shown(" and ".join(facts.architectures)) or "no known machine"
+        text = f"{image} is for {has}, but the nodes are {' and '.join(lacking)}"
         hint = "set another setup.image, or other machines"
         return (Finding.of("image", UsageError(text, hint=hint)),)
     text = f"{image.pinned(facts.digest)}, {size_text(facts.size)} to pull"
-    ignored = f"; its entry point, {facts.entrypoint[0]}, is not run" if facts.entrypoint else ""
-    return (Finding(what="image", ok=True, text=text + ignored),)
+    if facts.entrypoint:
+        text += f"; its entry point, {shown(facts.entrypoint[0])}, is not run"
+    return (Finding(what="image", ok=True, text=text),)
 
 
 def architectures(plan: Plan) -> dict[str, None]:

@@ -19,6 +19,7 @@ from cloudtrain.core.errors import (
     CloudtrainError,
     NodesError,
     NotLanded,
+    RateError,
     StepFailed,
     TransientError,
 )
@@ -117,7 +118,7 @@ def pinned_image(session: Session, run: Run | None) -> ImageName | None:
     try:
         login = login_for(wanted, *containers.login_of(session.config))
         return wanted.pinned(Registry(image=wanted, login=login).digest())
-    except TransientError as error:
+    except (TransientError, RateError) as error:
         runs = [image_name(each.image) for each in session.records.runs() if each.image]
         before = [each for each in runs if each.pinned("") == wanted]
         if not before:

@@ -13,13 +13,16 @@ import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from email.message import Message
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import (
+    SHAPE,
     CloudConfigError,
     CloudError,
     CredentialsError,
@@ -98,14 +101,19 @@ class Registry:
     def digest(self) -> str:
         """The digest of the tag now. A HEAD is not counted as a pull by Docker Hub
         (https://docs.docker.com/docker-hub/usage/pulls/). Raises CloudError."""
-        answer = self._ask("HEAD", f"manifests/{self.image.reference}")
-        found = answer.headers.get("Docker-Content-Digest", "")
-        if DIGEST.fullmatch(found):
-            return found
-        return _digest_of(self._ask("GET", f"manifests/{self.image.reference}").body)
+        with self._understood():
+            answer = self._ask("HEAD", f"manifests/{self.image.reference}")
+            found = answer.headers.get("Docker-Content-Digest", "")
+            if DIGEST.fullmatch(found):
+                return found
+            return _digest_of(self._ask("GET", f"manifests/{self.image.reference}").body)
 
     def facts(self, architecture: str) -> ImageFacts:
         """What the image is on machines of an architecture: `amd64`, `arm64`. Raises CloudError."""
+        with self._understood():
+            return self._facts(architecture)
+
+    def _facts(self, architecture: str) -> ImageFacts:
         answer = self._ask("GET", f"manifests/{self.image.reference}")
         digest, manifest = _digest_of(answer.body), self._json(answer.body)
         if self.image.digest and digest != self.image.digest:
@@ -135,6 +143,19 @@ class Registry:
             entrypoint=tuple(map(str, settings.get("Entrypoint") or ())),
         )
 
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Whoever writes images and answers decides their form: any other is an error of theirs."""
+        try:
+            yield
+        except (*SHAPE, RecursionError) as error:
+            raise self._strange() from error
+
+    def _strange(self) -> CloudError:
+        return CloudError(
+            f"{self.image.registry} does not answer as a registry of images for {self.image}"
+        )
+
     def _verified(self, what: str, digest: str) -> Any:
         if not DIGEST.fullmatch(str(digest)):
             raise CloudError(f"{self.image}: {str(digest)[:80]!r} is no digest")
@@ -149,7 +170,7 @@ class Registry:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise CloudError(f"{self.image.registry} does not answer as a registry of images")
+            raise self._strange()
         return found
 
     def _ask(self, method: str, path: str) -> _Answer:
@@ -205,12 +226,13 @@ class Registry:
             self._opener = urllib.request.build_opener(_NoRedirect)
         request = urllib.request.Request(url, method=method, headers=dict(headers))
         try:
-            with self._opener.open(request, timeout=SECONDS) as response:
-                return _Answer(response.status, response.headers, response.read(MOST))
-        except urllib.error.HTTPError as error:
-            with error:
-                return _Answer(error.code, error.headers, error.read(1 << 16))
-        except (OSError, urllib.error.URLError) as error:
+            try:
+                with self._opener.open(request, timeout=SECONDS) as response:
+                    return _Answer(response.status, response.headers, response.read(MOST))
+            except urllib.error.HTTPError as error:
+                with error:
+                    return _Answer(error.code, error.headers, error.read(1 << 16))
+        except (OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
             raise TransientError(f"{urlsplit(url).netloc} cannot be reached: {why}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -198,7 +199,64 @@ def test_content_that_is_not_that_of_its_digest_is_refused(there: Answers) -> No
         registry_of(there).facts("amd64")
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}"])
+def put_about(there: Answers, about: Any, layers: Any = ()) -> None:
+    config = there.add("/config", about)
+    there.routes[f"/v2/it/blobs/{config}"] = there.routes["/config"]
+    there.add("/v2/it/manifests/1", {"config": {"digest": config}, "layers": layers})
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        None,
+        ["x"],
+        [{"platform": ["linux"]}],
+        [{"platform": {"os": "linux"}}],
+        [{"platform": {"os": "linux", "architecture": "amd64"}}],
+        [{"platform": {"os": "linux", "architecture": ["amd64"]}, "digest": DIGEST}],
+    ],
+)
+def test_a_list_of_images_of_another_form_is_the_registrys_error(
+    there: Answers, listed: Any
+) -> None:
+    there.add("/v2/it/manifests/1", {"manifests": listed})
+    with pytest.raises(CloudError, match="does not answer as a registry"):
+        registry_of(there).facts("amd64")
+
+
+@pytest.mark.parametrize(
+    ("about", "layers"),
+    [
+        ({"config": ["x"]}, []),
+        ({"config": {"Entrypoint": 5}}, []),
+        (ABOUT, None),
+        (ABOUT, ["x"]),
+        (ABOUT, [{"size": "many"}]),
+        (ABOUT, [{"size": float("inf")}]),
+    ],
+)
+def test_an_image_of_another_form_is_the_registrys_error(
+    there: Answers, about: Any, layers: Any
+) -> None:
+    put_about(there, about, layers)
+    with pytest.raises(CloudError, match="does not answer as a registry"):
+        registry_of(there).facts("amd64")
+
+
+@pytest.mark.parametrize("place", ["https://[no", "https://host:port/", "https://a b/"])
+@pytest.mark.parametrize(
+    ("status", "header", "value"),
+    [(307, "Location", "{}"), (401, "WWW_Authenticate", 'Bearer realm="{}"')],
+)
+def test_an_address_that_is_none_is_an_error_and_no_crash(
+    there: Answers, place: str, status: int, header: str, value: str
+) -> None:
+    there.add("/v2/it/manifests/1", b"", status, **{header: value.format(place)})
+    with pytest.raises(CloudError):
+        registry_of(there).digest()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"[" * 200_000])
 def test_what_is_no_registry_is_named_as_that(there: Answers, body: bytes) -> None:
     there.add("/v2/it/manifests/1", body)
     with pytest.raises((CloudError, CloudConfigError)):
@@ -221,3 +279,19 @@ def test_a_registry_that_only_nodes_reach_is_no_fault_of_an_image_with_a_digest(
 def planned(image: str) -> Plan:
     plan = make_plan()
     return replace(plan, config=replace(plan.config, setup=Setup(image=image)))
+
+
+@pytest.mark.parametrize("said", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200])
+def test_a_server_that_speaks_no_http_is_a_fault_that_may_pass(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            asking, _ = server.accept()
+            with asking:
+                asking.recv(1 << 16)
+                asking.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        image = image_name(f"127.0.0.1:{server.getsockname()[1]}/it:1")
+        with pytest.raises(TransientError, match="cannot be reached"):
+            Registry(image=image).digest()
