@@ -33,7 +33,7 @@ engine_here() {
 known() {
   engine=
   { read -r engine <"$place/engine"; } 2>/dev/null
-  [ -n "$engine" ]
+  [ -n "$engine" ] && command -v "${engine%% *}" >/dev/null 2>&1
 }
 
 # choose: finds what works for this user, and writes its name; else says what is missing.
@@ -104,7 +104,7 @@ there() {
 pull() {
   image=$1 plain=$2
   known || { echo "no container engine was chosen" >&2; exit 1; }
-  secrets=$(umask 077; mktemp -d /dev/shm/cloudtrain-XXXXXXXX) || exit
+  secrets=$(umask 077; mktemp -d "/dev/shm/cloudtrain-pull-$$-XXXXXXXX") || exit
   trap 'rm -rf "$secrets"' EXIT
   trap 'exit 143' HUP INT TERM
   (umask 077; cat >"$secrets/config.json")
@@ -120,14 +120,24 @@ pull() {
   fi
 }
 
+# forgotten: removes what a pull that was killed has left: containers see this memory, too.
+forgotten() {
+  for left in /dev/shm/cloudtrain-pull-*; do
+    [ -O "$left" ] || continue
+    puller=${left#/dev/shm/cloudtrain-pull-}
+    [ -d "/proc/${puller%%-*}" ] || rm -rf "$left"
+  done
+}
+
 # contain HOME ARGUMENTS…: runs a container, with these arguments last; $home, $mounts (`HERE:THERE`, one
 # a line) are its folders. Nothing of the image gets more rights than a task has.
 contain() {
+  forgotten
   home=$1
   shift
   set -- --user "$(id -u):$(id -g)" --env "HOME=$home" --env "USER=$(id -un)" \
     --env "LOGNAME=$(id -un)" "$@"
-  set -- --rm -i --pull=never --network=host --ipc=host --cap-drop=ALL \
+  set -- --rm -i --pull=never --no-healthcheck --network=host --ipc=host --cap-drop=ALL \
     --security-opt no-new-privileges --security-opt label=disable "$@"
   old=$IFS
   IFS='
@@ -267,10 +277,25 @@ python() {
   contain / --workdir / "$@"
 }
 
+# unasked IMAGE: exits if annotations of the image tell its runtime what to do outside of the
+# container, as the node's user: Podman hands on each, and crun appends to the file that
+# run.oci.hooks.stdout names (github.com/containers/crun, crun.1.md).
+unasked() {
+  [ "${engine%% *}" = podman ] || return 0
+  format='{{range $name, $_ := .Annotations}}{{println $name}}{{end}}'
+  names=$(podman_here image inspect --format "$format" "$1") || exit
+  told='run\.oci|org\.(systemd|criu)|module\.wasm|io\.(podman|containers?|kubernetes)'
+  names=$(echo "$names" | grep -E "^($told)\.") || return 0
+  echo "the image tells its runtime what to do, by annotations:" $names | cut -c 1-300 >&2
+  echo "hint: build it without them, or set another setup.image" >&2
+  exit 1
+}
+
 # probe IMAGE: whether tasks can run in it; once, as the image is one of a digest.
 probe() {
   known || exit 125
   proven=$place/$(printf %s "$1" | cksum | cut -d ' ' -f 1).proven
+  unasked "$1"
   mounts=
   said=$(contain / --workdir / --entrypoint /bin/sh "$1" -s 2>&1 <<'END'
 command -v python3 >/dev/null || { echo no-python; exit 1; }

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,27 @@ def test_an_image_in_which_no_task_can_run_is_named_before_training(
     assert done.returncode == 1
     assert words_ in done.stderr
     assert not project.runs()
+
+
+def test_an_image_whose_annotations_tell_the_runtime_to_write_a_file_is_refused(
+    project: Project, registry: RegistryHere, programs: Path, tmp_path: Path
+) -> None:
+    """With a hook of this machine's, as NVIDIA's toolkit has them: without one crun opens none."""
+    hook = {"path": "/usr/bin/true"}
+    always = {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["prestart"]}
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks/one.json").write_text(json.dumps(always))
+    settings = programs / "containers.conf"
+    hooks = f'[engine]\nhooks_dir = ["{tmp_path}/hooks"]\n'
+    settings.write_text(settings.read_text().replace("[engine]\n", hooks))
+    written = tmp_path / "by-the-image"
+    annotations = {"run.oci.hooks.stdout": str(written), "org.opencontainers.image.title": "it"}
+    registry.push("train/telling:1", replace(image(), annotations=annotations))
+    setup = {"image": f"{registry.host}/train/telling:1"}
+    done = project.cloudtrain("run", contained(project, registry, "true", setup=setup), "--trust")
+    assert done.returncode == 1
+    assert "tells its runtime what to do, by annotations: run.oci.hooks.stdout\n" in done.stderr
+    assert not written.exists()
 
 
 def test_a_container_on_a_lent_machine_sees_nothing_of_its_owners_home(

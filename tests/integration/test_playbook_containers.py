@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.core import ship
 from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.image_name import image_name
 from cloudtrain.core.model import ClusterConfig
@@ -13,6 +15,7 @@ from cloudtrain.core.shell import Step
 from cloudtrain.playbooks import containers
 from tests.support.fake_machine import FakeMachine, fake_machine
 from tests.support.nodes_here import node
+from tests.support.sshd import eventually
 
 IMAGE = image_name("it:1").pinned(f"sha256:{'a' * 64}")
 
@@ -148,3 +151,50 @@ def test_an_old_podman_of_a_lent_machine_is_named(machine: FakeMachine) -> None:
 def test_without_an_image_there_is_no_step() -> None:
     config = ClusterConfig(name="mnist", provider="gcp", strategy="custom", nodes={})
     assert containers.steps(config, node(), None) == ()
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of images for a Podman whose pulls hang, and the PATH to it."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "engine").write_text("podman crun\n")
+    (tmp_path / "programs").mkdir()
+    put(
+        tmp_path / "programs/podman",
+        'echo "$*" >>$(dirname "$0")/asked; case "$*" in\n'
+        '*" info "*) echo 4.9.3 crun overlay;; *" pull "*) exec sleep 300;; esac',
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:/usr/bin:/bin")
+    return folder
+
+
+def verb(images: Path, *words: str) -> list[str]:
+    return ["sh", "-c", ship.text("container.sh"), "sh", words[0], str(images), *words[1:]]
+
+
+def test_what_a_killed_pull_has_left_in_memory_is_gone_before_a_container_starts(
+    images: Path, tmp_path: Path
+) -> None:
+    words = verb(images, "pull", "it", "")
+    pulling = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+    assert pulling.stdin
+    pulling.stdin.write(b'{"auths": {}}')
+    pulling.stdin.close()
+    asked = tmp_path / "programs/asked"
+    eventually(lambda: asked.exists() and " pull " in asked.read_text())
+    pulling.kill()
+    pulling.wait()
+    left = [*Path("/dev/shm").glob(f"cloudtrain-pull-{pulling.pid}-*/config.json")]
+    subprocess.run(verb(images, "probe", "it"), check=True)
+    subprocess.run(["pkill", "-KILL", "-s", str(pulling.pid)], check=False)
+    assert [each.exists() for each in left] == [False]
+    assert "--no-healthcheck" in asked.read_text()
+
+
+def test_an_engine_that_is_not_there_any_more_is_chosen_again(images: Path) -> None:
+    (images / "engine").write_text("docker\n")
+    assert subprocess.run(verb(images, "known"), check=False).returncode != 0
+    subprocess.run(verb(images, "choose"), check=True)
+    assert (images / "engine").read_text() == "podman crun\n"
+    assert subprocess.run(verb(images, "known"), check=False).returncode == 0

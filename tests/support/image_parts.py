@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -103,6 +103,7 @@ class Image:
     layers: Sequence[bytes]
     architecture: str
     variables: Mapping[str, str]
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         blobs = folder / "blobs" / "sha256"
@@ -135,6 +136,7 @@ class Image:
             "layers": [
                 {"mediaType": f"{kind}.layer.v1.tar+gzip", **blob(each)} for each in self.layers
             ],
+            "annotations": dict(self.annotations),
         }
         first = {"mediaType": manifest["mediaType"], **blob(json.dumps(manifest).encode())}
         (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
