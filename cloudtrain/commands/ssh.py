@@ -16,7 +16,7 @@ from cloudtrain.cluster.session import (
     write_ssh_config,
 )
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import UsageError
+from cloudtrain.core.errors import NodeError, UsageError
 from cloudtrain.core.model import Node, NodePlan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import work_folder
@@ -179,4 +179,12 @@ def editor_remote(name: str, wanted: str | None, console: Console) -> EditorRemo
         work = work_folder(name, run.id, node.task) if run else "."
         script = 'cd -- "$1" 2>/dev/null; pwd'
         asked = session.transport.run(node, Command(("sh", "-c", script, "sh", work)))
-    return EditorRemote(node=node.name, folder=os.fsdecode(asked.stdout.rstrip(b"\n")))
+    # Tasks can change what a login prints before it, and a word with a dash is an option.
+    folder = os.fsdecode(asked.stdout.rstrip(b"\n").rpartition(b"\n")[2])
+    if not folder.startswith("/") or not folder.isprintable():
+        raise NodeError(
+            node.name,
+            f"its shell names no folder, but {folder[:80]!r}",
+            hint=f"`cloudtrain ssh {name} {node.task}` shows what it says at a login",
+        )
+    return EditorRemote(node=node.name, folder=folder)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cloudtrain
-from cloudtrain.commands.ssh import shell_command, ssh_config
+from cloudtrain.commands.ssh import editor_remote, shell_command, ssh_config
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.network_sections import address, user
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
-from cloudtrain.core.errors import UsageError
+from cloudtrain.core.errors import NodeError, UsageError
 from cloudtrain.core.model import Node
 from cloudtrain.core.partial_list import PartialList
 from cloudtrain.ssh import keys
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.state import Records
 from tests.support.keys_parts import NAMES, NODES
+from tests.support.landing_parts import Heard
 from tests.support.sources import walked
 
 
@@ -100,3 +104,35 @@ def test_every_ssh_that_is_started_gets_its_host_after_two_dashes() -> None:
                 words = [each.value for each in rest if isinstance(each, ast.Constant)]
                 assert "--" in words or path.name == "ssh_proxy.py", ast.unparse(node)
     assert sorted(found) == ["ssh.py", "ssh_proxy.py", "user_ssh.py"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "folder"),
+    [
+        (b"/home/a b/work\n", "/home/a b/work"),
+        (b"Welcome to Ubuntu\n/home/ann\n", "/home/ann"),
+        (b"--install-extension=/tmp/x.vsix\n", None),
+        (b"/home/\x1b]0;x\x07\n", None),
+        (b"", None),
+    ],
+)
+def test_an_editor_gets_a_folder_and_no_option_of_a_nodes(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, printed: bytes, folder: str | None
+) -> None:
+    """A task can write into its user's .bashrc, which a login reads."""
+    Records("mnist").create()
+    node = replace(NODES[0], state="running")
+
+    @contextmanager
+    def opened(*_: object) -> Iterator[SimpleNamespace]:
+        transport = SimpleNamespace(run=lambda *_: SimpleNamespace(stdout=printed))
+        yield SimpleNamespace(nodes=[node], transport=transport)
+
+    monkeypatch.setattr("cloudtrain.commands.ssh.open_session", opened)
+    monkeypatch.setattr("cloudtrain.commands.ssh.recorded_config", lambda _: None)
+    monkeypatch.setattr("cloudtrain.commands.ssh.Handle", lambda _: None)
+    if folder is not None:
+        assert editor_remote("mnist", None, Heard()).folder == folder
+        return
+    with pytest.raises(NodeError, match="names no folder"):
+        editor_remote("mnist", None, Heard())
