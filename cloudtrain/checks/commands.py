@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
@@ -32,8 +32,8 @@ _SECONDS = 10.0
 
 
 def command_problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """Each line of `train.command` and `setup.run` that bash cannot parse, and each `{word}` in a
-    command that looks like a placeholder, but is none."""
+    """Each line of `train.command` and `setup.run` that bash cannot parse, each `{word}` in a
+    command that looks like a placeholder, but is none, and a `shared` folder that the code has."""
     lines = config.train.lines()
     setup = {f"setup.run[{at}]": line for at, line in enumerate(config.setup.run)}
     found: list[Problem] = []
@@ -47,7 +47,21 @@ def command_problems(config: ClusterConfig) -> tuple[Problem, ...]:
                 f"{{{word}}} is no placeholder: did you mean {{{meant}}}? (\\{{{word}}} keeps it)"
             )
             found.append(Problem(file=config.source, line=None, field=field, text=text))
-    return tuple(found)
+    return (*found, *_shared_in_code(config))
+
+
+def _shared_in_code(config: ClusterConfig) -> Iterator[Problem]:
+    """What a node would refuse once it has the code: a folder that an earlier run made here."""
+    if config.shared is None:
+        return
+    from cloudtrain.checks.script_code import delivered_code  # rarely needed
+
+    code = delivered_code(config)
+    wanted = os.path.normpath(PurePosixPath(config.train.dir, config.shared.folder))
+    own = sorted(path for path in code.paths if f"{path}/".startswith(f"{wanted}/")) if code else ()
+    if own:
+        text = f"the code has {own[0]}: choose another name, or list it in .cloudtrainignore"
+        yield Problem(file=config.source, line=None, field="shared", text=text)
 
 
 def placeholder_notes(config: ClusterConfig) -> tuple[str, ...]:

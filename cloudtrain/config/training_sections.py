@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -52,6 +53,11 @@ def folder_inside(node: Any) -> str:
     if not value.replace("./", "").strip("/."):
         raise InvalidValue("must name a folder of its own, such as ckpt")
     return value
+
+
+def shared_name(node: Any) -> str:
+    """In one form: after a slash at its end a link would be made inside of it."""
+    return posixpath.normpath(folder_inside(node))
 
 
 def folder_on_nodes(node: Any) -> str:
@@ -124,6 +130,7 @@ Version = Annotated[str, Reads(version, "version", "string", "number")]
 Python = Annotated[str, Reads(python, "auto | version | path", "string", "number")]
 Requirements = Annotated[str, Reads(requirements, "path or code:path", *TEXT)]
 FolderInside = Annotated[str, Reads(folder_inside, "relative path", *TEXT)]
+SharedName = Annotated[str, Reads(shared_name, "relative path", *TEXT)]
 FolderOnNodes = Annotated[str, Reads(folder_on_nodes, "absolute path on the nodes", *TEXT)]
 Package = Annotated[str, Reads(package, "package", "string")]
 Index = Annotated[str, Reads(package_index, "https URL", "string")]
@@ -493,7 +500,7 @@ class SharedSection(Section):
 
     of = model.SharedFolder
     change = NEXT_RUN
-    folder: FolderInside | None = optional(
+    folder: SharedName | None = optional(
         "Its name in each task's work folder. `{shared}`, `CLOUDTRAIN_SHARED`: its absolute path."
     )
     path: FolderOnNodes | None = optional(
@@ -505,7 +512,7 @@ class SharedSection(Section):
 def _shared(node: Any) -> Any:
     """Its short form: the folder alone."""
     if isinstance(node, Scalar) and not kinds.is_null(node):
-        return SharedSection(folder=folder_inside(node))
+        return SharedSection(folder=shared_name(node))
     return node
 
 

@@ -48,6 +48,7 @@ def problems(folder: Path, text: str) -> list[str]:
     [
         ("job", SharedFolder(folder="job")),
         ("out/job", SharedFolder(folder="out/job")),
+        ("./out//job/", SharedFolder(folder="out/job")),
         ("{folder: job}", SharedFolder(folder="job")),
     ],
 )
@@ -108,6 +109,16 @@ def test_without_it_there_is_no_variable_and_with_it_a_misspelt_name_is_told(
     config = read(tmp_path, f"{LOCAL}shared: job\ntrain: {{command: 'x {{shared_dir}}'}}\n")
     (problem,) = command_problems(config)
     assert "did you mean {shared}?" in problem.text
+
+
+def test_a_folder_that_the_code_has_is_refused_before_a_node_exists(tmp_path: Path) -> None:
+    (tmp_path / "code/src/job/events").mkdir(parents=True)
+    (tmp_path / "code/src/job/events/one").write_text("of a run on this machine")
+    train = "code: {path: code}\ntrain: {command: x, dir: src}\n"
+    (problem,) = command_problems(read(tmp_path, f"{LOCAL}shared: job\n{train}"))
+    assert problem.field == "shared"
+    assert problem.text.startswith("the code has src/job/events/one: choose another name")
+    assert command_problems(read(tmp_path, f"{LOCAL}shared: jobs\n{train}")) == ()
 
 
 CLOUD = """provider: gcp
