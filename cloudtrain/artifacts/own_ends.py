@@ -90,19 +90,23 @@ def requests(
         "over": upload(formats.OVER_MARK),
         "end": upload(formats.END_MARK),
         "others": {name: download(other) for name, other in others.items()},
+        "attempts": {name: other.attempt for name, other in others.items()},
     }
 
 
-def read_marks(run: Run, store: ArtifactStore, key: str) -> dict[str, Mark]:
+def read_marks(
+    run: Run, store: ArtifactStore, key: str, kind: str = formats.END_MARK
+) -> dict[str, Mark]:
     """Marks of the run's tasks, in their current attempts, that are signed with this key. Raises
     StoreError."""
-    wanted = {_path(run.id, task, formats.END_MARK): task for task in run.tasks}
+    wanted = {_path(run.id, task, kind): task for task in run.tasks}
     stored = store.list(f"{run.id}/{formats.ARCHIVES}/")
     there = [each.path for each in stored if each.path in wanted]
     found = {}
     for path in there:
         mark, task = _parsed(b"".join(store.download(path)), key), wanted[path]
-        if mark is not None and (mark.run, mark.task) == (run.id, task.name):
+        told = None if mark is None else (mark.run, mark.task, mark.attempt)
+        if mark is not None and told == (run.id, task.name, task.attempt):
             found[task.name] = mark
     return {task.name: found[task.name] for task in run.tasks if task.name in found}
 

@@ -222,7 +222,7 @@ class Agent:
                 more = True
         for log in archiver.logs_of(self.attempt):
             is_new = log.size <= archiver.LIMIT // 64 and self.kept.get(log.path) != log.stamp
-            if is_new and (chosen or not log.path.endswith(formats.METRICS)):
+            if is_new and (chosen or self.saw_end or not log.path.endswith(formats.METRICS)):
                 chosen.insert(0, log)
         return chosen, more
 
@@ -299,7 +299,7 @@ class Agent:
             if left and count and time.time() < self.until:
                 self.saw_end = True
                 self.send()
-            if not left or len(self.tickets) == count:
+            if not left or len(self.tickets) == count or self.failures:  # the rest is for later
                 return f"{left[0].path!a} ({len(left)} files)" if left else ""
 
     def held(self) -> "dict[str, str]":

@@ -82,9 +82,9 @@ class Unused:
 class OwnEnd:
     """The order has seconds without use (`idle`) and without work of the GPUs (`gpu`), each may be
     None; `run`, `task` and `attempt`; `decides`, if the task decides the run, and requests for the
-    marks of the `others` that do, by task; requests to store both marks of its own, `over` and
-    `end`; the `key` that signs them; the command that ends the machine. All durations are those of
-    a clock that nobody sets."""
+    marks of the `others` that do, and their `attempts`, by task; requests to store both marks of
+    its own, `over` and `end`; the `key` that signs them; the command that ends the machine. All
+    durations are those of a clock that nobody sets."""
 
     def __init__(self, order: "dict[str, Any] | None", agent: Any) -> None:
         self.order = order or {}
@@ -165,7 +165,8 @@ class OwnEnd:
             mark = json.loads(text)
         except (web.Refused, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
             return False
-        return bool(mark["run"] == self.order["run"] and mark["task"] == task)
+        told = [mark.get(key) for key in ("run", "task", "attempt")]
+        return told == [self.order["run"], task, self.order["attempts"][task]]
 
     def has_successor(self) -> bool:
         """True once a later run has begun on this machine, whose agent watches it."""
@@ -305,14 +306,21 @@ def unseen_files(order: "dict[str, Any]") -> str:
             work = os.path.join(folder, formats.WORK.encode())
             if not os.path.isdir(work):
                 continue
-            try:
-                landed = os.stat(os.path.join(folder, formats.LANDED.encode())).st_mtime
-            except OSError:
-                landed = 0.0
-            newest = newest_in(work, landed)
+            newest = newest_in(work, landed_at(os.path.join(folder, formats.LANDED.encode())))
             if newest:
                 return newest
     return ""
+
+
+def landed_at(report: bytes) -> float:
+    """Unix time at which all of a task had landed, as a client has reported; 0 if it has not: what
+    is more than `artifacts.limit` stays on the node."""
+    try:
+        with open(report, "rb") as file:
+            is_all = json.loads(file.read().decode())["final"]
+            return os.fstat(file.fileno()).st_mtime if is_all else 0.0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def newest_in(folder: bytes, since: float) -> str:

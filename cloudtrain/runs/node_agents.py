@@ -57,6 +57,7 @@ def start_agents(session: Session, run: Run) -> float:
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
     now, agent = session.clock.now(), program("agent")
     sessions, unseen = False, list[str]()
+    own_ends.record_if_on(session)
 
     def begin(item: tuple[Task, Node]) -> str | None:
         nonlocal sessions
@@ -99,6 +100,7 @@ def watch_idle_nodes(session: Session) -> None:
     if run is not None:
         start_agents(session, run)
         used = {task.node for task in run.tasks}
+    own_ends.record_if_on(session)
     own_ends.watch_unused(session, [node for node in session.nodes if node.name not in used])
     own_ends.record(session)
 

@@ -39,6 +39,7 @@ from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import script
 from cloudtrain.core.ship import program
 from cloudtrain.node.client import KEEPING, UNSEEN
+from cloudtrain.node.formats import OVER_MARK
 from cloudtrain.runs.tasks import ingest_left_spools
 from cloudtrain.state import Records
 from cloudtrain.training.strategies import strategy_of
@@ -174,6 +175,12 @@ def record(session: Session) -> None:
         session.records.journal(ends)
 
 
+def record_if_on(session: Session) -> None:
+    """The same before agents start that may end their nodes: should this process be killed."""
+    if wanted(session.config).is_on:
+        record(session)
+
+
 # ── what a later command finds ─────────────────────────────────────────────────
 
 
@@ -199,6 +206,17 @@ def ended_nodes(session: Session, run: Run) -> tuple[Session, Mapping[str, Mark]
     names = {task.node for task in run.tasks if task.name in ends}
     left = tuple(node for node in session.nodes if node.name not in names)
     return replace(session, nodes=left), ends
+
+
+def told_ends(session: Session, run: Run) -> Mapping[str, Mark]:
+    """By task whose node exists, what its agent said to those of the others once it had ended.
+    Raises StoreError."""
+    key = own_ends.key_of(session.records.folder, run.id)
+    told = own_ends.read_marks(run, session.store, key, OVER_MARK)
+    since = last_started(session.records.events())
+    nodes = {node.name for node in session.nodes if node.state != "gone"}
+    there = {task.name for task in run.tasks if task.node in nodes}
+    return {task: mark for task, mark in told.items() if task in there and mark.at > since}
 
 
 def _runs(session: Session, task: Task) -> bool:

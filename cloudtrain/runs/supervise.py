@@ -42,7 +42,7 @@ from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.monitor import monitor, new_attempt_state
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
-from cloudtrain.runs.own_ends import ended_nodes
+from cloudtrain.runs.own_ends import ended_nodes, told_ends
 from cloudtrain.runs.root_cause import observation, root_cause_of, tolerated_failures
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import may_restart_run, pause_before_attempt
@@ -115,10 +115,15 @@ def ended_with_everything_landed(session: Session) -> bool:
 
 def without_own_ends(session: Session, run: Run) -> tuple[Session, Run]:
     """The session without nodes that ended themselves, with everything landed; and the run, which
-    is over if these had its deciding tasks: no node is replaced then."""
+    is over then, as none ends before all deciding tasks have: no node is replaced, though others
+    have not ended themselves yet, or stay."""
     session, ends = ended_nodes(session, run)
+    if not ends or of_run("attend", run) != "supervise":
+        return session, run
     deciding = deciding_tasks(run.tasks, session.config)
-    if not ends or not deciding <= ends.keys() or of_run("attend", run) != "supervise":
+    if not deciding <= ends.keys():
+        ends = {**told_ends(session, run), **ends}
+    if not deciding <= ends.keys():
         return session, run
     session.console.say(
         f"run {run.id} has ended, and its nodes have ended themselves since nobody attended to them"
@@ -128,7 +133,9 @@ def without_own_ends(session: Session, run: Run) -> tuple[Session, Run]:
     state = new_attempt_state(session, run)
     for task, code in exits.items():
         state.tasks[task].exit_code, state.tasks[task].ended_at = code, session.clock.awake()
-    seen = [observation(state, state.tasks[task]) for task in exits if task in deciding]
+    for task in deciding - exits.keys():
+        state.tasks[task].lost = "its process vanished, and left no exit code"
+    seen = [observation(state, state.tasks[task]) for task in sorted(deciding)]
     ended = max(ends[task].ended for task in deciding)
     run = with_attempt(run, ended=ended, exits=exits, cause=root_cause_of(state, seen))
     return session, save_run(session, replace(run, state="landing"))

@@ -23,11 +23,13 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.run_record import Cause
 from cloudtrain.core.shell import Secret
 from cloudtrain.node.agent import Agent
+from cloudtrain.node.own_end import OwnEnd, Unused
 from cloudtrain.runs import node_agents, own_ends, supervise
 from cloudtrain.runs.monitor import new_attempt_state
 from cloudtrain.runs.supervise import without_own_ends
 from cloudtrain.state import Records
 from tests.support.agent_parts import SOON, ArchiveStore, Kept
+from tests.support.fakes import FakeProvider
 from tests.support.landing_parts import RUN
 from tests.support.web_store import Service, service, until
 
@@ -108,7 +110,12 @@ def session(self: Alone) -> Any:
     config = made.config
     train = replace(config.train, success=self.success)
     config = replace(config, limits=self.limits, train=train)
-    return replace(made, plan=replace(made.plan, config=config), nodes=tuple(self.nodes.values()))
+    there = {node.name: node for node in self.nodes.values()}
+    return replace(
+        made,
+        plan=replace(made.plan, config=config),
+        provider=FakeProvider(cloud={config.name: there}),
+    )
 
 
 @pytest.fixture
@@ -526,3 +533,76 @@ def test_a_cloud_that_bills_on_has_no_such_agents(alone: Alone) -> None:
         assert not own_ends.wanted(config).is_on
     assert own_ends.wanted(alone.session().config).is_on
     assert not own_ends.wanted(replace(alone.session().config, limits=Limits())).is_on
+
+
+# ── A client that comes back while some nodes have ended themselves, and others not yet ──
+
+
+def test_a_run_is_over_though_a_node_of_a_deciding_task_has_not_ended_itself_yet(
+    alone: Alone,
+) -> None:
+    alone.success = "all_workers"
+    alone.rules = ArtifactRules(limit=10)
+    alone.begin("worker0")
+    alone.saved()
+    alone.write("worker0", "model/w.h5", "x" * 100)
+    alone.start("true")
+    alone.start("exit 3", "worker0")
+    alone.keep()
+    until(alone.off)
+    alone.web.bring()
+    del alone.nodes["chief0"]
+    after, run = without_own_ends(alone.session(), alone.run)
+    assert [node.name for node in after.nodes] == ["mnist-worker0"]
+    assert (run.state, run.attempts[-1].exits) == ("landing", {"chief0": 0, "worker0": 3})
+    cause = run.attempts[-1].cause
+    assert cause is not None
+    assert cause.task == "worker0"
+
+
+def test_a_run_whose_deciding_task_vanished_has_not_succeeded(alone: Alone) -> None:
+    alone.saved()
+    alone.start("true", "worker0")
+    alone.start("sleep 600")
+    record = (alone.place() / "attempt-1/task").readlink().name.split(":")
+    for pid in (record[3], record[0]):
+        os.kill(int(pid), 9)
+    alone.keep()
+    until(lambda: alone.off() and alone.off("worker0"))
+    alone.nodes_gone()
+    _, run = without_own_ends(alone.session(), alone.run)
+    cause = run.attempts[-1].cause
+    assert run.state == "landing"
+    assert cause is not None
+
+
+def test_a_silent_task_without_files_keeps_no_machine(alone: Alone) -> None:
+    alone.start("true")
+    until(lambda: (alone.place() / "attempt-1/exit").is_symlink())
+    (alone.place() / "attempt-1/log").write_text("")
+    (alone.place() / "attempt-1/metrics").write_text("1 cpu 3\n")
+    alone.keep()
+    until(alone.off, 20)
+
+
+def test_what_an_earlier_run_left_beyond_the_limit_keeps_the_machine(alone: Alone) -> None:
+    alone.start("true")
+    earlier = alone.place().parents[1] / "20261101-000000-aaaa/chief0"
+    (earlier / "work").mkdir(parents=True)
+    (earlier / "work/large").write_text("x")
+    (earlier / "landed").write_text(json.dumps({"final": False, "files": {}}))
+    alone.keep()
+    until(lambda: alone.said("/large' not landed"))
+    assert not alone.off()
+
+
+def test_a_mark_of_an_earlier_attempt_ends_no_task(alone: Alone) -> None:
+    ended(alone)
+    first = (alone.top / "web" / RUN / "parcels/chief0.1.over").read_bytes()
+    later = f"/{RUN}/parcels/chief0.2.over"
+    tasks = tuple(replace(task, attempt=2) for task in alone.run.tasks)
+    order = own_ends.order_of(alone.session(), replace(alone.run, tasks=tasks), tasks[1], 60.0)
+    alone.told.objects[later] = first
+    assert not OwnEnd(order, Unused()).has_ended("chief0")
+    alone.told.objects[later] = first.replace(b'\\"attempt\\": 1', b'\\"attempt\\": 2')
+    assert not OwnEnd(order, Unused()).has_ended("chief0")
