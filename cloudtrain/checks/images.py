@@ -22,10 +22,12 @@ def image_findings(plan: Plan) -> tuple[Finding, ...]:
     image = containers.image_of(plan.config)
     if image is None:
         return ()
-    from cloudtrain.stores.registry import Registry, login_for  # rarely needed
+    from cloudtrain.stores.registry import Registry, login_for, refuse_on_nodes  # rarely needed
 
     try:
-        registry = Registry(image=image, login=login_for(image, *containers.login_of(plan.config)))
+        login = login_for(image, *containers.login_of(plan.config))
+        refuse_on_nodes(image, login)
+        registry = Registry(image=image, login=login)
         wanted = architectures(plan)
         facts = registry.facts(next(iter(wanted), "amd64"))
     except TransientError as error:

@@ -83,6 +83,8 @@ class RegistryLogin:
 
     user: str
     password: Secret
+    for_nodes: bool = True
+    """False for what lets its holder do all that the user may do: it stays on this machine."""
 
     @property
     def pair(self) -> bytes:

@@ -80,12 +80,25 @@ def login_for(
 
 
 def login_file(image: ImageName, login: RegistryLogin | None) -> bytes:
-    """A file of `docker login` for one pull on a node; empty if none is needed."""
+    """A file of `docker login` for one pull on a node; empty if none is needed. Raises
+    CredentialsError for a login that no node may have."""
+    refuse_on_nodes(image, login)
     if login is None:
         return b""
     keys = [image.registry, *(["https://index.docker.io/v1/"] if image.registry == HUB else [])]
     auth = {"auth": base64.b64encode(login.pair).decode("ascii")}
     return json.dumps({"auths": dict.fromkeys(keys, auth)}).encode("ascii")
+
+
+def refuse_on_nodes(image: ImageName, login: RegistryLogin | None) -> None:
+    """Raise CredentialsError for a login with all rights of a person."""
+    if login is not None and not login.for_nodes:
+        raise CredentialsError(
+            f"{image.registry}: a token of your own login has all your rights, so no node gets it",
+            hint="act as a service account that may read there: `gcloud auth application-default "
+            "login --impersonate-service-account=ACCOUNT`; or set setup.registry_user "
+            "(_json_key_base64) and setup.registry_password",
+        )
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Short-lived logins for the clouds' own registries of images, by this user's identity.
 
 Each is made here for one pull. None is the user's own credential, but until it expires it may read
-whatever the user may read there (ECR, ACR), or do what the user may do (Google): docs/images.md.
+whatever the user may read there: docs/images.md.
 """
 
 from __future__ import annotations
@@ -52,19 +52,23 @@ def _ecr(image: ImageName, profile: str | None) -> RegistryLogin:
 
 def _google(image: ImageName, _: str | None) -> RegistryLogin:
     """https://cloud.google.com/artifact-registry/docs/docker/authentication#token: an access token,
-    for an hour; of a service account one that only reads."""
+    for an hour; of a service account one that only reads. A person's cannot be narrowed: Credential
+    Access Boundaries are for Cloud Storage alone
+    (https://cloud.google.com/iam/docs/downscoping-short-lived-credentials)."""
     from google.auth.transport.requests import Request
 
     from cloudtrain.identities import google
 
     credentials, _project = google.find()
-    if hasattr(credentials, "service_account_email") and hasattr(credentials, "with_scopes"):
+    narrows = hasattr(credentials, "service_account_email") and hasattr(credentials, "with_scopes")
+    if narrows:
         credentials = credentials.with_scopes([READ_ONLY])
     try:
         credentials.refresh(Request())
     except Exception as error:
         raise google.explained(f"a login for {image.registry}", error) from error
-    return RegistryLogin(user="oauth2accesstoken", password=Secret(str(credentials.token)))
+    token = Secret(str(credentials.token))
+    return RegistryLogin(user="oauth2accesstoken", password=token, for_nodes=narrows)
 
 
 READ_ONLY = "https://www.googleapis.com/auth/cloud-platform.read-only"

@@ -51,7 +51,7 @@ def test_what_is_no_name_is_refused(text: str, words: str) -> None:
 
 def test_a_login_for_nodes_is_dockers_own_file_and_prints_as_stars() -> None:
     login = RegistryLogin(user="me", password=Secret("pass"))
-    assert repr(login) == "RegistryLogin(user='me', password=***)"
+    assert repr(login) == "RegistryLogin(user='me', password=***, for_nodes=True)"
     told = json.loads(login_file(image_name("ubuntu"), login))
     assert told["auths"]["docker.io"] == {"auth": "bWU6cGFzcw=="}
     assert told["auths"].keys() == {"docker.io", "https://index.docker.io/v1/"}
@@ -116,6 +116,16 @@ def test_a_token_of_google_only_reads_where_that_can_be(
     assert login.pair == b"oauth2accesstoken:ya29"
     narrowed = ("https://www.googleapis.com/auth/cloud-platform.read-only",)
     assert getattr(kind, "scopes", narrowed) == narrowed
+    assert login.for_nodes == (kind is OfServiceAccount)
+
+
+def test_a_persons_token_that_cannot_be_narrowed_goes_to_no_node() -> None:
+    image = image_name("us-docker.pkg.dev/p/r/it")
+    whole = RegistryLogin(user="oauth2accesstoken", password=Secret("ya29"), for_nodes=False)
+    with pytest.raises(CredentialsError, match="has all your rights, so no node gets it") as caught:
+        login_file(image, whole)
+    assert "--impersonate-service-account" in str(caught.value.hint)
+    assert "ya29" not in repr(caught.value)
 
 
 @pytest.mark.parametrize(
