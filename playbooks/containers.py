@@ -55,6 +55,7 @@ def steps(
             run=_verb("probe", node, name),
             unless=_verb("probed", node, name),
             once_per_host=True,
+            timeout=PULL_SECONDS,
         ),
         *_packages(config, node, name),
     )
@@ -163,7 +164,9 @@ fi
 """
 
 PULL_SECONDS = 7200.0
-"""Without output: Docker and Podman report no progress where there is no terminal."""
+"""Without output: Docker and Podman report no progress where there is no terminal. The first
+container takes as long where Podman without root copies the whole image for its user's ids, on a
+kernel's overlay (https://github.com/podman-container-tools/podman/issues/13805)."""
 
 
 def python_of(config: ClusterConfig, node: Node, image: str) -> tuple[str, ...]:

@@ -22,6 +22,10 @@ def image_findings(plan: Plan) -> tuple[Finding, ...]:
     image = containers.image_of(plan.config)
     if image is None:
         return ()
+    if image.is_here and is_cloud(plan.config.provider):
+        text = f"{image.registry} is a registry of this machine, which no rented node can reach"
+        hint = "push the image to a registry that the nodes reach"
+        return (Finding.of("image", UsageError(text, hint=hint)),)
     from cloudtrain.stores.registry import Registry, login_for, refuse_on_nodes  # rarely needed
 
     try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from cloudtrain.checks.images import image_findings
 from cloudtrain.core.errors import CredentialsError
 from cloudtrain.core.image_name import RegistryLogin, image_name
+from cloudtrain.core.model import ClusterConfig, Plan, Setup
 from cloudtrain.core.shell import Secret
 from cloudtrain.stores.registry import login_file
 from cloudtrain.stores.registry_logins import identity_login
@@ -74,9 +78,12 @@ def test_a_login_for_ecr_is_made_by_the_profile_of_the_config(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str | None] = []
-    monkeypatch.setattr(
-        "cloudtrain.identities.aws.identity", lambda profile: asked.append(profile) or Ecr()
-    )
+
+    def identity(profile: str | None) -> Ecr:
+        asked.append(profile)
+        return Ecr()
+
+    monkeypatch.setattr("cloudtrain.identities.aws.identity", identity)
     login = identity_login(ECR, "work")
     assert login is not None
     assert login.pair == b"AWS:tok:e"
@@ -146,3 +153,13 @@ def test_only_the_clouds_own_registries_are_shown_an_identity(name: str, kind: s
     assert image_name(name).cloud_registry == kind
     if kind is None:
         assert identity_login(image_name(name)) is None
+
+
+def test_a_registry_of_this_machine_is_none_for_rented_nodes() -> None:
+    setup = Setup(image="localhost:5000/it:1")
+    plan = SimpleNamespace(
+        config=ClusterConfig(name="it", provider="gcp", strategy="custom", nodes={}, setup=setup)
+    )
+    (finding,) = image_findings(cast(Plan, plan))
+    assert not finding.ok
+    assert "localhost:5000 is a registry of this machine" in finding.text
