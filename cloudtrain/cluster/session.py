@@ -39,6 +39,7 @@ from cloudtrain.core.retry import CLOCK, Clock
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
 from cloudtrain.state import Records, known_clusters
+from cloudtrain.state.files import write_whole
 from cloudtrain.stores import Wishes, open_store
 
 
@@ -353,9 +354,9 @@ def record_cluster(config: ClusterConfig, records: Records) -> None:
 
 
 def write_ssh_config(records: Records, identity: Identity, nodes: tuple[Node, ...]) -> Path:
-    """Write a config for OpenSSH's `-F`, and pin the nodes' host keys."""
+    """Write a config for OpenSSH's `-F`, and pin the nodes' host keys. Whole: by an Include of the
+    user's each `ssh` reads it, and ends at half a line."""
     write_known_hosts(identity, nodes)
     path = records.folder / "ssh_config"
-    path.touch(mode=0o600)
-    path.write_text(ssh_config(identity, nodes), encoding="utf-8")
+    write_whole(path, ssh_config(identity, nodes).encode())
     return path

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 import cloudtrain
+from cloudtrain.cluster.session import write_ssh_config
 from cloudtrain.commands.ssh import editor_remote, shell_command, ssh_config
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.network_sections import address, user
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
-from cloudtrain.core.errors import NodeError, UsageError
+from cloudtrain.core.errors import CloudtrainError, NodeError, UsageError
 from cloudtrain.core.model import Node
 from cloudtrain.core.partial_list import PartialList
 from cloudtrain.ssh import keys
@@ -136,3 +137,23 @@ def test_an_editor_gets_a_folder_and_no_option_of_a_nodes(
         return
     with pytest.raises(NodeError, match="names no folder"):
         editor_remote("mnist", None, Heard())
+
+
+def test_a_write_that_fails_leaves_the_config_that_the_users_ssh_includes_as_it_was(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a line of it would end every `ssh` of the user's."""
+    records = Records("mnist")
+    records.create()
+    identity = create_identity(records.folder, NAMES)
+    path = write_ssh_config(records, identity, (NODES[0],))
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises((OSError, CloudtrainError)):
+        write_ssh_config(records, identity, (NODES[1],))
+    assert path.read_bytes() == before
+    assert path.stat().st_mode & 0o777 == 0o600
