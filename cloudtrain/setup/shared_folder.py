@@ -75,9 +75,8 @@ def share_run_folder(
         return ""
     node = first_node(session)
     place = f"{folder_of_cluster(session, node)}/{run.id}"
-    there = run_checked(
-        node, script(LOOK, place), session.transport, f"cannot look for its shared folder {place}"
-    )
+    look = script(LOOK, place, shared.path or "/")
+    there = run_checked(node, look, session.transport, f"cannot look for its folder {place}")
     if there.stdout.strip():
         return place
     if len(run.attempts) == 1 and run.resumed_from is None:
@@ -103,7 +102,10 @@ def first_node(session: Session) -> Node:
     return next(node for node in session.nodes if node.name == session.plan.nodes[0].name)
 
 
-LOOK = '[ ! -d "$1" ] || echo there\n'
+LOOK = """\
+[ -d "$2" ] || { echo "shared.path: there is no folder $2" >&2; exit 1; }
+[ ! -d "$1" ] || echo there
+"""
 CREATE = 'exec mkdir -p -- "$1"\n'
 
 

@@ -34,6 +34,7 @@ class Sharing(Cluster):
 
     def __init__(self, folder: Path, name: str = "job") -> None:
         super().__init__(folder, workers=2)
+        (folder / "served").mkdir()
         self.root = folder / "served/mnist"
         self.place = self.root / RUN
         self.name = name
@@ -234,6 +235,13 @@ def test_of_a_lost_folder_nothing_may_have_landed(cluster: Sharing) -> None:
 
 class Killed(Exception):
     pass
+
+
+def test_a_path_that_no_host_has_is_named_and_not_made(cluster: Sharing) -> None:
+    (cluster.root.parent).rmdir()
+    with pytest.raises(NodeError, match=f"shared.path: there is no folder {cluster.root.parent}"):
+        share_run_folder(cluster.session, cluster.run, no_source)
+    assert not cluster.root.parent.exists()
 
 
 def test_killed_on_its_way_it_is_whole_or_not_there(cluster: Sharing) -> None:
