@@ -83,8 +83,9 @@ class OwnEnd:
     """The order has seconds without use (`idle`) and without work of the GPUs (`gpu`), each may be
     None; `run`, `task` and `attempt`; `decides`, if the task decides the run, and requests for the
     marks of the `others` that do, and their `attempts`, by task; requests to store both marks of
-    its own, `over` and `end`; the `key` that signs them; the command that ends the machine. All
-    durations are those of a clock that nobody sets."""
+    its own, `over` and `end`; the `key` that signs them; the command that ends the machine; the
+    least seconds of `grace` that a task of its own may go on. All durations are those of a clock
+    that nobody sets."""
 
     def __init__(self, order: "dict[str, Any] | None", agent: Any) -> None:
         self.order = order or {}
@@ -180,13 +181,15 @@ class OwnEnd:
         """Land what is left and shut the machine down; it stays as long as something has not
         landed: its lifetime ends it then."""
         if not self.agent.ended_at():
+            if now - min(self.quiet_since, self.gpus_idle_since) < float(self.order["grace"]):
+                return
             if not self.stopped_at:
                 self.say("the run is over: ending its task")
             self.agent.end_task(bool(self.stopped_at) and now - self.stopped_at >= STOPPING)
             self.stopped_at = self.stopped_at or now
             return
         left = self.agent.left_to_land() or unseen_files(self.order)
-        if not all(map(is_shell, self.sessions())):  # somebody came meanwhile
+        if not self.due(time.monotonic()):  # somebody came meanwhile
             return
         if left:
             self.say(f"this machine stays until its lifetime ends: {left} not landed")
@@ -199,6 +202,8 @@ class OwnEnd:
                 self.next = now + min(AGAIN, 12 * float(self.order["look"]))
                 return
             self.marked = held
+            if not self.due(time.monotonic()):
+                return
         self.say(f"shutting this machine down: {why}, and everything has landed")
         self.next = now + AGAIN
         try:

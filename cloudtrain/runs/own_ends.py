@@ -40,6 +40,7 @@ from cloudtrain.core.shell import script
 from cloudtrain.core.ship import program
 from cloudtrain.node.client import KEEPING, UNSEEN
 from cloudtrain.node.formats import OVER_MARK
+from cloudtrain.runs.state_machine import grace_after_success
 from cloudtrain.runs.tasks import ingest_left_spools
 from cloudtrain.state import Records
 from cloudtrain.training.strategies import strategy_of
@@ -90,6 +91,8 @@ def order_of(session: Session, run: Run, task: Task, expires_in: float) -> dict[
         **own_ends.requests(session.store, run, task, others, expires_in),
         "idle": ends.idle,
         "gpu": ends.gpu,
+        # An evaluator scores the last checkpoint, for as long as a client would let it.
+        "grace": grace_after_success(session.config, task) if task.role == "evaluator" else 0.0,
         "runs": "../..",
         "run": run.id,
         "task": task.name,

@@ -606,3 +606,56 @@ def test_a_mark_of_an_earlier_attempt_ends_no_task(alone: Alone) -> None:
     assert not OwnEnd(order, Unused()).has_ended("chief0")
     alone.told.objects[later] = first.replace(b'\\"attempt\\": 1', b'\\"attempt\\": 2')
     assert not OwnEnd(order, Unused()).has_ended("chief0")
+
+
+@pytest.mark.parametrize("while_", ["left_to_land", "store"])
+def test_a_shell_that_opens_while_the_last_files_land_keeps_the_machine(
+    alone: Alone, while_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[0], 60.0)
+    assert order is not None
+    off = alone.top / "off"
+    here = OwnEnd({**order, "runs": "none", "shutdown": ["touch", str(off)]}, Unused())
+    here.has_told = True
+
+    def opens(*_: object) -> str:
+        alone.connect(7, use("sshd: {user}@pts/0"))
+        return ""
+
+    if while_ == "store":
+        monkeypatch.setattr(here, "store", lambda *_: not opens())
+    else:
+        monkeypatch.setattr(here, "store", lambda *_: True)
+        monkeypatch.setattr(here.agent, "left_to_land", opens)
+    now = time.monotonic()
+    here.quiet_since = now - 9.0
+    assert here.due(now)
+    here.end("nobody has used it", now)
+    assert not off.exists()
+
+
+def test_an_evaluator_has_its_grace_before_it_is_ended(alone: Alone) -> None:
+    chief, worker = alone.run.tasks
+    alone.run = replace(alone.run, tasks=(chief, replace(worker, role="evaluator")))
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], 60.0)
+    assert order is not None
+    assert order["grace"] == 0.0  # it gets no checkpoint
+    alone.checkpoints = "ckpt"
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], 60.0)
+    assert order is not None
+    assert order["grace"] == 600.0
+
+    ended = []
+
+    class Scoring(Unused):
+        def ended_at(self) -> float:
+            return 0.0
+
+        def end_task(self, kills: bool) -> None:
+            ended.append(kills)
+
+    watch = OwnEnd(order, Scoring())
+    watch.end("nobody has used it", watch.quiet_since + 599)
+    assert ended == []
+    watch.end("nobody has used it", watch.quiet_since + 601)
+    assert ended == [False]
