@@ -32,6 +32,7 @@ NOT_ON_THE_WATCH = {
     "holder",
     "is_away",
     "lease",
+    "shared",
     "still_billed",
     "store",
 }
