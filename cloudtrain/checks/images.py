@@ -6,7 +6,7 @@ import platform
 
 from cloudtrain import catalog
 from cloudtrain.core.cloud import facts_of, is_cloud
-from cloudtrain.core.errors import CloudError, TransientError, UsageError
+from cloudtrain.core.errors import CloudError, ConfigError, TransientError, UsageError
 from cloudtrain.core.image_name import ImageName
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.paths import shown, size_text
@@ -29,7 +29,11 @@ def image_findings(plan: Plan) -> tuple[Finding, ...]:
     from cloudtrain.stores.registry import Registry, login_for, refuse_on_nodes  # rarely needed
 
     try:
-        login = login_for(image, *containers.login_of(plan.config))
+        given = containers.login_of(plan.config)
+    except ConfigError:
+        return ()  # the finding on secrets says it
+    try:
+        login = login_for(image, *given)
         refuse_on_nodes(image, login)
         registry = Registry(image=image, login=login)
         wanted = architectures(plan)

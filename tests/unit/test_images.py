@@ -155,11 +155,22 @@ def test_only_the_clouds_own_registries_are_shown_an_identity(name: str, kind: s
         assert identity_login(image_name(name)) is None
 
 
-def test_a_registry_of_this_machine_is_none_for_rented_nodes() -> None:
-    setup = Setup(image="localhost:5000/it:1")
-    plan = SimpleNamespace(
-        config=ClusterConfig(name="it", provider="gcp", strategy="custom", nodes={}, setup=setup)
+def plan_with(provider: str, setup: Setup, **secrets: str) -> Plan:
+    config = ClusterConfig(
+        name="it", provider=provider, strategy="custom", nodes={}, setup=setup, secrets=secrets
     )
-    (finding,) = image_findings(cast(Plan, plan))
+    return cast(Plan, SimpleNamespace(config=config))
+
+
+def test_a_password_that_is_not_set_is_the_finding_on_secrets_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PW_OF_MINE", raising=False)
+    setup = Setup(image="localhost:1/it:1", registry_user="me", registry_password="PW")
+    assert image_findings(plan_with("local", setup, PW="PW_OF_MINE")) == ()
+
+
+def test_a_registry_of_this_machine_is_none_for_rented_nodes() -> None:
+    (finding,) = image_findings(plan_with("gcp", Setup(image="localhost:5000/it:1")))
     assert not finding.ok
     assert "localhost:5000 is a registry of this machine" in finding.text
