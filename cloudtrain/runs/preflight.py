@@ -54,6 +54,11 @@ class Preflight:
     environments: tuple[Environment, ...]
 
 
+ALONE, IN_IMAGE = 30.0, 300.0
+"""Seconds for a node's answer; with an image it starts a container, for which Podman may copy the
+image (vfs) or read much of it from a slow disk."""
+
+
 def preflight(
     tasks: Sequence[tuple[Task, Node]],
     transport: Transport,
@@ -63,7 +68,7 @@ def preflight(
     running: Sequence[tuple[Task, str]] = (),
     folder: str = paths.ROOT,
     here: bool = False,
-    timeout: float = 30.0,
+    timeout: float = ALONE,
 ) -> Preflight:
     """Raises PreflightError with every problem, each naming its node and what to do.
 
@@ -165,6 +170,7 @@ def preflight_attempt(
             identity=token_query(config),
             running=running,
             here=facts_of(config.provider).on_this_machine,
+            timeout=IN_IMAGE if run.image else ALONE,
         )
         for task in run.tasks:
             stage.done(task.node)
@@ -239,7 +245,9 @@ class _Probe(Conversation):
         if self.report is None:
             self.report, self.answered = decode(_NodeReport, fact), moments.now()
             if self.report.versions is not None:
-                printed = json.loads(self.report.versions or '{"python": "none", "packages": []}')
+                lines = reversed(self.report.versions.splitlines())  # the last: images may say more
+                none = '{"python": "none", "packages": []}'
+                printed = json.loads(next((li for li in lines if li.startswith("{")), none))
                 self.python, self.packages = printed["python"], tuple(printed["packages"])
                 named = [line.partition("==")[::2] for line in self.packages]
                 parts = {re.sub("^tensorflow-(cpu|tpu)$", "tensorflow", n): v for n, v in named}

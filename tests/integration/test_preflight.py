@@ -258,6 +258,14 @@ def test_an_environment_that_does_not_answer_has_none_of_the_packages(here: Here
         preflight(cluster(), here, packages=packages)
 
 
+def test_what_an_image_says_before_its_packages_is_passed_over(here: Here) -> None:
+    found = json.dumps({"python": "3.11.2", "packages": ["tensorflow==2.17.0"]})
+    (told,) = preflight(
+        cluster(1), here, packages=lambda _: command("printf", "%s\\n", "Welcome!", "{", found)
+    ).environments
+    assert told.packages == ("tensorflow==2.17.0",)
+
+
 def test_nodes_of_one_host_are_asked_for_their_versions_once(here: Here) -> None:
     tasks = [(task, replace(node, host="one")) for task, node in cluster()]
     found = preflight(tasks, here, packages=packages_of(worker2={"extra": "1"}))
