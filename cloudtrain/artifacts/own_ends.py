@@ -22,6 +22,7 @@ from cloudtrain.artifacts.manifest import ManifestWriter, OwnManifests, left_out
 from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.dataclass import dataclass, field
+from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.run_record import ATTEMPT_NUMBER, Run, Task
 from cloudtrain.node import formats
@@ -67,31 +68,62 @@ def _path(run: str, task: Task, kind: str) -> str:
     return f"{run}/{formats.ARCHIVES}/{task.name}.{task.attempt}.{kind}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class OverRequests:
+    """Presigned requests for the mark that a task has ended: with which its agent stores it, and
+    those of the others ask for it. Only for their stdin."""
+
+    store: Mapping[str, Any] | None = field(repr=False)
+    ask: Mapping[str, Any] | None = field(repr=False)
+
+
+def over_requests(store: ArtifactStore, run: Run, task: Task, expires_in: float) -> OverRequests:
+    """Presign the requests for one task's mark. Raises StoreError."""
+    if (signer := store.presigner) is None:
+        return OverRequests(store=None, ask=None)
+    path = _path(run.id, task, formats.OVER_MARK)
+    upload = signer.sign_upload(path, None, expires_in=expires_in)
+    read = signer.sign_download(path, expires_in=expires_in)
+    ask: Mapping[str, Any] | None
+    if read is not None and not read.headers:
+        ask = revealed(read)
+    else:  # Google's token lasts an hour, its upload session a week
+        ask = _status(upload) if upload is not None and upload.chunk else None
+    return OverRequests(store=_order(upload), ask=ask)
+
+
 def requests(
-    store: ArtifactStore, run: Run, task: Task, others: Mapping[str, Task], expires_in: float
+    store: ArtifactStore,
+    run: Run,
+    task: Task,
+    over: Mapping[str, OverRequests],
+    others: Mapping[str, Task],
+    expires_in: float,
 ) -> dict[str, Any]:
     """The part of an agent's order that has presigned requests, only for its stdin: for its own
-    marks, and for those of the others that decide the run. Raises StoreError."""
-    signer = store.presigner
-
-    def upload(kind: str) -> dict[str, Any] | None:
-        path = _path(run.id, task, kind)
-        made = signer.sign_upload(path, None, expires_in=expires_in) if signer else None
-        if made is None:
-            return None
-        return {"requests": [revealed(each) for each in made.requests], "piece": made.chunk}
-
-    def download(other: Task) -> dict[str, Any] | None:
-        path = _path(run.id, other, formats.OVER_MARK)
-        made = signer.sign_download(path, expires_in=expires_in) if signer else None
-        return None if made is None else revealed(made)
-
+    marks, and to ask for those of the others that decide the run. Raises StoreError."""
+    signer, path = store.presigner, _path(run.id, task, formats.END_MARK)
+    end = signer.sign_upload(path, None, expires_in=expires_in) if signer else None
     return {
-        "over": upload(formats.OVER_MARK),
-        "end": upload(formats.END_MARK),
-        "others": {name: download(other) for name, other in others.items()},
+        "over": over[task.name].store if task.name in over else None,
+        "end": _order(end),
+        "others": {name: over[name].ask if name in over else None for name in others},
         "attempts": {name: other.attempt for name, other in others.items()},
     }
+
+
+def _order(made: PresignedUpload | None) -> dict[str, Any] | None:
+    if made is None:
+        return None
+    return {"requests": [revealed(each) for each in made.requests], "piece": made.chunk}
+
+
+def _status(upload: PresignedUpload) -> dict[str, Any]:
+    """The question whether a resumable upload is complete, which only its agent can have done:
+    nobody else knows the session, or writes more than this question.
+    https://cloud.google.com/storage/docs/performing-resumable-uploads#status-check"""
+    asked = revealed(upload.requests[0])
+    return {**asked, "headers": {"Content-Range": "bytes */*"}}
 
 
 def read_marks(

@@ -160,6 +160,8 @@ class OwnEnd:
             return False
         try:
             told = json.loads(fetched(request).decode("utf-8"))
+            if request["method"] == "PUT":  # a question about its upload, which is complete
+                return int(told["size"]) > 0  # by its agent, not by the question
             text = str(told["mark"])
             if not hmac.compare_digest(str(told["mac"]), self.mac(text)):
                 return False
@@ -340,7 +342,8 @@ def newest_in(folder: bytes, since: float) -> str:
 
 
 def fetched(request: "dict[str, Any]") -> bytes:
-    """The bytes of one small object. Raises Refused, OSError or HTTPException."""
+    """The bytes of one small object, or what the service says of a complete upload. Raises Refused,
+    OSError or HTTPException."""
     part = web.Part(request, 0, 0, 0)
     target = urllib.parse.urlsplit(part.url)
     made = web.Web().made(target.scheme, target.hostname or "", target.port)
@@ -351,7 +354,7 @@ def fetched(request: "dict[str, Any]") -> bytes:
         data = answer.read(MOST)
     finally:
         made.close()
-    if answer.status != 200:
+    if answer.status not in (200, 201):
         raise web.Refused(str(answer.status))
     return data
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 
 from cloudtrain.artifacts.inventory import json_line, last_line
+from cloudtrain.artifacts.own_ends import OverRequests
 from cloudtrain.artifacts.spool_archive import spool_name
 from cloudtrain.artifacts.uploads import revealed
 from cloudtrain.cluster.session import Session
@@ -58,13 +60,17 @@ def start_agents(session: Session, run: Run) -> float:
     now, agent = session.clock.now(), program("agent")
     sessions, unseen = False, list[str]()
     own_ends.record_if_on(session)
+    over: dict[str, OverRequests] = {}
+    with suppress(CloudtrainError):  # each agent's own requests say why
+        ends = [lasts(node, now) for _, node in there]
+        over = own_ends.over_requests(session, run, min(ends, default=LASTS))
 
     def begin(item: tuple[Task, Node]) -> str | None:
         nonlocal sessions
         task, node = item
         try:
             uploads = presigned_uploads(session, run, task, node, now)
-            alone = own_ends.order_of(session, run, task, lasts(node, now))
+            alone = own_ends.order_of(session, run, task, over, lasts(node, now))
             if not uploads and alone is None:
                 return None
             sessions = any(upload.resumable for upload in uploads)

@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.artifacts import own_ends
 from cloudtrain.artifacts.inventory import json_line
 from cloudtrain.artifacts.landing import own_manifests
-from cloudtrain.artifacts.own_ends import Mark
+from cloudtrain.artifacts.own_ends import Mark, OverRequests
 from cloudtrain.artifacts.spool import can_spool
 from cloudtrain.cluster.lifetime import moment
 from cloudtrain.cluster.plan import deciding_tasks
@@ -77,9 +77,30 @@ def said_of_their_ends(config: ClusterConfig) -> str:
     return f"; if this machine is off, the nodes end themselves {GRACE / 60:.0f} min later{left}"
 
 
-def order_of(session: Session, run: Run, task: Task, expires_in: float) -> dict[str, Any] | None:
+def over_requests(session: Session, run: Run, expires_in: float) -> dict[str, OverRequests]:
+    """Presigned requests for the marks by which the tasks that decide the run say that they have
+    ended; none if no agent ends its machine. Raises StoreError."""
+    if not wanted(session.config).is_on:
+        return {}
+    deciding = deciding_tasks(run.tasks, session.config)
+    tasks = [task for task in run.tasks if task.name in deciding]
+
+    def presign(task: Task) -> OverRequests:
+        return own_ends.over_requests(session.store, run, task, expires_in)
+
+    made = fan_out(tasks, presign, name=lambda task: task.name)
+    return {task.name: each for task, each in zip(tasks, made, strict=True)}
+
+
+def order_of(
+    session: Session,
+    run: Run,
+    task: Task,
+    over: Mapping[str, OverRequests],
+    expires_in: float,
+) -> dict[str, Any] | None:
     """The agent's order to end its machine; None if it does not. Contains presigned requests and
-    a key: only for its stdin. Raises StoreError."""
+    a key: only for its stdin. `over`: see `over_requests`. Raises StoreError."""
     ends = wanted(session.config)
     if not ends.is_on:
         return None
@@ -88,7 +109,7 @@ def order_of(session: Session, run: Run, task: Task, expires_in: float) -> dict[
     return {
         **MACHINE,
         "look": LOOK,
-        **own_ends.requests(session.store, run, task, others, expires_in),
+        **own_ends.requests(session.store, run, task, over, others, expires_in),
         "idle": ends.idle,
         "gpu": ends.gpu,
         # An evaluator scores the last checkpoint, for as long as a client would let it.

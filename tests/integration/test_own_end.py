@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.artifacts.own_ends import key_of, read_marks
+from cloudtrain.artifacts.own_ends import OverRequests, key_of, read_marks
 from cloudtrain.core.events import NodesPlaced, OwnEndsArmed
 from cloudtrain.core.model import ArtifactRules, Limits
-from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload
 from cloudtrain.core.run_record import Cause
 from cloudtrain.core.shell import Secret
 from cloudtrain.node.agent import Agent
@@ -141,6 +141,10 @@ def use(title: str) -> str:
     import pwd
 
     return title.format(user=pwd.getpwuid(os.getuid()).pw_name)
+
+
+def over(alone: Alone) -> dict[str, OverRequests]:
+    return own_ends.over_requests(alone.session(), alone.run, 60.0)
 
 
 def quiet(seconds: float = 0.8) -> None:
@@ -601,7 +605,10 @@ def test_a_mark_of_an_earlier_attempt_ends_no_task(alone: Alone) -> None:
     first = (alone.top / "web" / RUN / "parcels/chief0.1.over").read_bytes()
     later = f"/{RUN}/parcels/chief0.2.over"
     tasks = tuple(replace(task, attempt=2) for task in alone.run.tasks)
-    order = own_ends.order_of(alone.session(), replace(alone.run, tasks=tasks), tasks[1], 60.0)
+    alone.run = replace(alone.run, tasks=tasks)
+    order = own_ends.order_of(alone.session(), alone.run, tasks[1], over(alone), 60.0)
+    assert order is not None
+    assert order["others"]["chief0"]["url"].endswith(later)
     alone.told.objects[later] = first
     assert not OwnEnd(order, Unused()).has_ended("chief0")
     alone.told.objects[later] = first.replace(b'\\"attempt\\": 1', b'\\"attempt\\": 2')
@@ -612,7 +619,7 @@ def test_a_mark_of_an_earlier_attempt_ends_no_task(alone: Alone) -> None:
 def test_a_shell_that_opens_while_the_last_files_land_keeps_the_machine(
     alone: Alone, while_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[0], 60.0)
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[0], over(alone), 60.0)
     assert order is not None
     off = alone.top / "off"
     here = OwnEnd({**order, "runs": "none", "shutdown": ["touch", str(off)]}, Unused())
@@ -637,11 +644,11 @@ def test_a_shell_that_opens_while_the_last_files_land_keeps_the_machine(
 def test_an_evaluator_has_its_grace_before_it_is_ended(alone: Alone) -> None:
     chief, worker = alone.run.tasks
     alone.run = replace(alone.run, tasks=(chief, replace(worker, role="evaluator")))
-    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], 60.0)
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], over(alone), 60.0)
     assert order is not None
     assert order["grace"] == 0.0  # it gets no checkpoint
     alone.checkpoints = "ckpt"
-    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], 60.0)
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], over(alone), 60.0)
     assert order is not None
     assert order["grace"] == 600.0
 
@@ -659,3 +666,45 @@ def test_an_evaluator_has_its_grace_before_it_is_ended(alone: Alone) -> None:
     assert ended == []
     watch.end("nobody has used it", watch.quiet_since + 601)
     assert ended == [False]
+
+
+def test_where_a_right_to_read_lasts_an_hour_an_agent_asks_for_the_others_upload(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Google's tokens. An upload that the question itself has completed is empty: some
+    emulators take it for the end."""
+    right = PresignedRequest(url=Secret("http://x/"), method="GET", headers={"Authorization": "t"})
+    monkeypatch.setattr(alone.web, "sign_download", lambda *_, **__: right)
+    session = PresignedRequest(url=Secret("http://x/session"))
+    upload = PresignedUpload(path="over", requests=(session,), chunk=1 << 18)
+    monkeypatch.setattr(alone.web, "sign_upload", lambda *_, **__: upload)
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[1], over(alone), 60.0)
+    assert order is not None
+    asked = order["others"]["chief0"]
+    assert (asked["method"], asked["url"]) == ("PUT", "http://x/session")
+    assert asked["headers"] == {"Content-Range": "bytes */*"}
+    answers = iter([(308, b""), (200, b'{"size": "0"}'), (404, b""), (200, b'{"size": "312"}')])
+    monkeypatch.setattr(
+        "cloudtrain.node.own_end.web.Web.made", lambda *_: Answering(*next(answers))
+    )
+    watch = OwnEnd(order, Unused())
+    assert [watch.has_ended("chief0") for _ in range(4)] == [False, False, False, True]
+
+
+class Answering:
+    """A connection to a service that gives one answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status, self.body = status, body
+
+    def request(self, method: str, path: str, headers: dict[str, str]) -> None:
+        assert (method, path) == ("PUT", "/session")
+
+    def getresponse(self) -> Answering:
+        return self
+
+    def read(self, most: int) -> bytes:
+        return self.body
+
+    def close(self) -> None:
+        pass
