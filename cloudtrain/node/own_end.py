@@ -172,12 +172,15 @@ class OwnEnd:
         return told == [self.order["run"], task, self.order["attempts"][task]]
 
     def has_successor(self) -> bool:
-        """True once a later run has begun on this machine, whose agent watches it."""
+        """True once a later run, or attempt, has begun on this machine, whose agent watches it; it
+        may have none."""
         try:
             runs = os.listdir(client.plain(self.order["runs"]))
         except OSError:
             return False
-        return any(client.text(each) > str(self.order["run"]) for each in runs)
+        numbers = [name[len("attempt-") :] for name in os.listdir() if name.startswith("attempt-")]
+        is_later = any(int(each) > self.order["attempt"] for each in numbers if each.isdigit())
+        return is_later or any(client.text(each) > str(self.order["run"]) for each in runs)
 
     def end(self, why: str, now: float) -> None:
         """Land what is left and shut the machine down; it stays as long as something has not

@@ -118,7 +118,7 @@ def without_own_ends(session: Session, run: Run) -> tuple[Session, Run]:
     is over then, as none ends before all deciding tasks have: no node is replaced, though others
     have not ended themselves yet, or stay."""
     session, ends = ended_nodes(session, run)
-    if not ends or of_run("attend", run) != "supervise":
+    if not ends or run.state != "running":  # one that is about to begin again does
         return session, run
     deciding = deciding_tasks(run.tasks, session.config)
     if not deciding <= ends.keys():

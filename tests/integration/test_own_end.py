@@ -708,3 +708,24 @@ class Answering:
 
     def close(self) -> None:
         pass
+
+
+def test_a_later_attempt_that_no_agent_watches_yet_keeps_the_machine(alone: Alone) -> None:
+    """Its client was killed, or could not start agents, once the task had begun again."""
+    alone.start("exit 3")
+    alone.limits = Limits(idle=1.5)
+    alone.keep()
+    attempts = (*alone.run.attempts, replace(alone.run.attempts[0], number=2))
+    alone.run = replace(alone.run, attempts=attempts)
+    alone.start("sleep 600")
+    alone.wait_for_the_agent_to_leave()
+    assert not alone.off()
+
+
+def test_a_run_that_was_to_begin_again_keeps_its_cause_and_begins_again(alone: Alone) -> None:
+    ended(alone, "exit 143")
+    lost = Cause(task="worker0", node="mnist-worker0", kind="lost", text="its node is gone")
+    last = replace(alone.run.attempts[-1], ended=time.time(), cause=lost)
+    run = replace(alone.run, attempts=(last,), state="starting")
+    _, after = without_own_ends(alone.session(), run)
+    assert (after.state, after.attempts[-1].cause) == ("starting", lost)
