@@ -137,6 +137,7 @@ def test_machines_of_the_users_own_share_the_path_that_is_named(tmp_path: Path) 
         project = Project(tmp_path / "project")
         project.environment["HOME"] = str(lent_home(tmp_path / "home", machines))
         (project.code / "job.py").write_text(WRITES)
+        (tmp_path / "nfs").mkdir()
         roles = zip(machines, ["chief", "worker"], strict=True)
         path = project.config(
             provider="hosts",
