@@ -66,13 +66,19 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
     if said:
         session.console.warn(said)
 
+    asking = threading.Lock()
+
     @cache
-    def login() -> bytes:
+    def made() -> bytes:
         from cloudtrain.stores.registry import login_file, login_for  # rarely needed
 
         if image is None:
             return b""
         return login_file(image, login_for(image, *containers.login_of(session.config)))
+
+    def login() -> bytes:
+        with asking:  # one for all nodes, which ask side by side
+            return made()
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
