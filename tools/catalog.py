@@ -6,11 +6,11 @@ the table lacks. A price without a source is omitted, never guessed: none is com
 of another machine or region. Google alone bills no machines, but vCPUs, GiB and GPUs at a price
 each (https://cloud.google.com/compute/vm-instance-pricing); its machines are sums of these.
 
-A new machine goes to `AWS_READ`, `AZURE_READ`, or as a row to `gcp()`; without a price to
-`AWS_UNPRICED`, `GCP_UNPRICED`, or to `AZURE_READ` without prices. One of AWS that moto lacks also
-goes to `AWS_HARDWARE`, a GPU that EC2 names otherwise, or sells with two sizes of memory, to
-`AWS_KINDS`, one that GCP attaches to N1 to `ATTACHED`. One that is not simply sold on demand and as
-spot is also a row of providers/CLOUD/families.csv.
+A new machine goes to `AWS_READ`, under the day on which its prices held, to `AZURE_READ`, or as a
+row to `gcp()`; without a price to `AWS_UNPRICED`, `GCP_UNPRICED`, or to `AZURE_READ` without
+prices. One of AWS that moto lacks also goes to `AWS_HARDWARE`, a GPU that EC2 names otherwise, or
+sells with two sizes of memory, to `AWS_KINDS`, one that GCP attaches to N1 to `ATTACHED`. One that
+is not simply sold on demand and as spot is also a row of providers/CLOUD/families.csv.
 """
 
 from __future__ import annotations
@@ -244,56 +244,59 @@ us-east-2 6.88 55.04
 us-west-1 - 68.8
 us-west-2 6.88 55.04
 """
-# Big machines: us-east-1 is as in AWS_LISTED, the others are of the same catalog.
-AWS_READ: dict[str, Prices] = {
-    "p3dn.24xlarge": {
-        "ap-northeast-1": 42.783,
-        "eu-west-1": 33.711,
-        "us-east-1": 31.212,
-        "us-west-2": 31.212,
-    },
-    "p4d.24xlarge": {
-        "ap-northeast-1": 30.09784,
-        "ap-northeast-2": 30.41028,
-        "ap-south-1": 26.3444,
-        "ap-southeast-2": 28.54493,
-        "ca-central-1": 25.25174,
-        "eu-central-1": 27.43298,
-        "eu-north-1": 23.71569,
-        "eu-west-1": 23.71569,
-        "eu-west-2": 28.54493,
-        "us-east-1": 21.957642,
-        "us-east-2": 21.95764,
-        "us-west-2": 21.95764,
-    },
-    "p4de.24xlarge": {
-        "ap-northeast-1": 37.6223,
-        "ap-southeast-1": 32.93646,
-        "eu-central-1": 34.29122,
-        "us-east-1": 27.44705,
-        "us-west-2": 27.44705,
-    },
-    "p5.4xlarge": {"us-east-1": 6.88},
-    "p5.48xlarge": {"us-east-1": 55.04},
-    "p5e.48xlarge": {},
-}
-# The same, of an earlier reading of that catalog, after the price cuts of June 2025.
+# The same catalog of SkyPilot, of an earlier reading, after the price cuts of June 2025.
 AWS_CUT = "2025-06-05"
-AWS_READ_EARLIER: dict[str, Prices] = {
-    "p5en.48xlarge": {
-        "ap-northeast-1": 79.12,
-        "ap-northeast-2": 87.34848,
-        "ap-south-1": 75.9552,
-        "ap-southeast-3": 87.34848,
-        "eu-north-1": 67.72672,
-        "eu-south-2": 68.35968,
-        "us-east-1": 63.296,
-        "us-east-2": 63.296,
-        "us-west-1": 79.12,
-        "us-west-2": 63.296,
+AWS_READ: dict[str, dict[str, Prices]] = {
+    AWS_LISTED: {
+        "p3dn.24xlarge": {"us-east-1": 31.212},
+        "p4d.24xlarge": {"us-east-1": 21.957642},
+        "p4de.24xlarge": {"us-east-1": 27.44705},
+        "p5.4xlarge": {"us-east-1": 6.88},
+        "p5.48xlarge": {"us-east-1": 55.04},
+        "p5e.48xlarge": {},
+        "p5en.48xlarge": {"us-east-1": 63.296},
+        "p6-b200.48xlarge": {"us-east-1": 113.9328},
     },
-    "p6-b200.48xlarge": {"us-east-1": 113.9328, "us-east-2": 113.9328, "us-west-2": 113.9328},
+    SKYPILOT_READ: {
+        "p3dn.24xlarge": {"ap-northeast-1": 42.783, "eu-west-1": 33.711, "us-west-2": 31.212},
+        "p4d.24xlarge": {
+            "ap-northeast-1": 30.09784,
+            "ap-northeast-2": 30.41028,
+            "ap-south-1": 26.3444,
+            "ap-southeast-2": 28.54493,
+            "ca-central-1": 25.25174,
+            "eu-central-1": 27.43298,
+            "eu-north-1": 23.71569,
+            "eu-west-1": 23.71569,
+            "eu-west-2": 28.54493,
+            "us-east-2": 21.95764,
+            "us-west-2": 21.95764,
+        },
+        "p4de.24xlarge": {
+            "ap-northeast-1": 37.6223,
+            "ap-southeast-1": 32.93646,
+            "eu-central-1": 34.29122,
+            "us-west-2": 27.44705,
+        },
+    },
+    AWS_CUT: {
+        "p5en.48xlarge": {
+            "ap-northeast-1": 79.12,
+            "ap-northeast-2": 87.34848,
+            "ap-south-1": 75.9552,
+            "ap-southeast-3": 87.34848,
+            "eu-north-1": 67.72672,
+            "eu-south-2": 68.35968,
+            "us-east-2": 63.296,
+            "us-west-1": 79.12,
+            "us-west-2": 63.296,
+        },
+        "p6-b200.48xlarge": {"us-east-2": 113.9328, "us-west-2": 113.9328},
+    },
 }
+"""Day on which the prices held → machine → its own prices. A price that was read of another source,
+or of a newer state of these, is under a day of its own, with the source in a comment; of two days
+the later one counts."""
 AWS_KINDS = {
     "A100": {40960: "A100", 81920: "A100-80GB"},
     "V100": {32768: "V100-32GB"},
@@ -323,20 +326,19 @@ def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     words = AWS_US_EAST_1.split()
     references = dict(zip(words[::2], map(float, words[1::2]), strict=True))
     read = aws_skypilot()
-    for name, reference in references.items():
+    machines = (*references, *(name for prices in AWS_READ.values() for name in prices))
+    for name in dict.fromkeys(machines):
         found: Dated = {}
-        if not name.startswith("t3."):  # libcloud's are those of dedicated tenancy, in part
-            shared = aws_shared(name, references, listed)
+        if name in references and not name.startswith("t3."):  # libcloud's are in part those of
+            shared = aws_shared(name, references, listed)  # dedicated tenancy
             found = {region: (price, "") for region, price in shared.items()}
         found |= dated(read.get(name, {}), SKYPILOT_READ)
-        found["us-east-1"] = (reference, AWS_LISTED)
+        if name in references:
+            found["us-east-1"] = (references[name], AWS_LISTED)
+        for day in sorted(AWS_READ):
+            newer = dated(AWS_READ[day].get(name, {}), day)
+            found |= {at: each for at, each in newer.items() if day >= found.get(at, each)[1]}
         yield (*aws_hardware(name), "on-demand", found)
-    for table, day in ((AWS_READ, SKYPILOT_READ), (AWS_READ_EARLIER, AWS_CUT)):
-        for name, prices in table.items():
-            found = dated(prices | read.get(name, {}), day)
-            if "us-east-1" in found:
-                found["us-east-1"] = (prices["us-east-1"], AWS_LISTED)
-            yield (*aws_hardware(name), "on-demand", found)
     for name in AWS_UNPRICED:
         yield (*aws_hardware(name), "on-demand", {})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -84,7 +84,9 @@ def planned(provider: str, *placement: str, **groups: NodeGroup) -> Plan:
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_every_row_is_a_machine_with_prices_that_can_be(cloud: str) -> None:
     rows = table.packaged(cloud).rows
-    assert len({(row.machine, row.accelerator, row.spot) for row in rows}) == len(rows)
+    known = Counter((row.machine, row.accelerator, row.spot) for row in rows)
+    twice = sorted({machine for (machine, *_), count in known.items() if count > 1})
+    assert twice == [], f"in tools/catalog.py twice: remove it from {cloud.upper()}_UNPRICED"
     for row in rows:
         assert row.vcpus > 0, row
         assert row.memory_gib > 0, row
@@ -154,6 +156,17 @@ def test_the_tables_are_those_that_the_tool_writes() -> None:
     """pyproject.toml pins the two packages whose tables the tool reads: with new ones it is run."""
     for name, text in written.tables():
         assert text == (FOLDER / name).read_text("utf-8"), "run: tools/catalog.py"
+
+
+def test_a_price_of_aws_has_the_day_on_which_it_was_read_and_the_later_one_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    earlier, later = {"g5.xlarge": {"us-east-1": 9.0}}, {"p5e.48xlarge": {"us-east-1": 39.8}}
+    days = {"2026-11-27": later, "2025-01-01": earlier, **written.AWS_READ}
+    monkeypatch.setattr(written, "AWS_READ", days)
+    found = {name: prices for name, *_, prices in written.aws({})}
+    assert found["p5e.48xlarge"] == {"us-east-1": (39.8, "2026-11-27")}
+    assert found["g5.xlarge"]["us-east-1"] == (1.006, written.AWS_LISTED)
 
 
 def test_the_tables_are_small_and_dated() -> None:
