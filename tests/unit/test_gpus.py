@@ -15,6 +15,7 @@ from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.gcp import machine_types
+from tests.support.releases import NEXT, NUMBER
 from tests.unit.test_config_page import ROOT, generate
 
 NOT_FOUND = {
@@ -94,7 +95,7 @@ def test_every_row_has_its_source_and_the_day_on_which_it_was_read() -> None:
         ("RTX PRO Server 6000", "2.16.2", "none"),
         ("GB200", "2.21.0", "none"),
         ("M60", "2.21", "none"),
-        ("B200", "2.22", None),
+        ("B200", NEXT, None),
         ("T9000", "2.21", None),
         ("T4", "1.15", None),
     ],
@@ -147,7 +148,8 @@ def test_an_accelerator_is_known_by_whatever_name_it_goes(said: str, kind: str) 
 
 
 def test_every_release_with_cuda_on_the_index_has_a_set_of_its_libraries() -> None:
-    assert [row.release for row in cuda.LIBRARIES] == [(2, number) for number in range(11, 22)]
+    on_the_index = [(2, number) for number in range(11, NUMBER[1] + 1)]
+    assert [row.release for row in cuda.LIBRARIES] == on_the_index, "a row of catalog/cuda.py"
     for row in cuda.LIBRARIES:
         named = dict(line.split("==") for line in row.packages)
         assert len(named) in (10, 12)
@@ -162,7 +164,7 @@ def test_only_the_gpus_before_turing_get_another_cudnn() -> None:
         }
         assert differ == {row.kind for row in gpus.GPUS if row.capability < (7, 5)}
     assert cuda.pins("2.19", "V100") == cuda.bounds("2.19", "V100") == ()
-    assert cuda.pins("2.22", "T4") == ()
+    assert cuda.pins(NEXT, "T4") == ()
 
 
 def told(**changes: Any) -> str:

@@ -20,6 +20,7 @@ from cloudtrain.core.errors import CloudtrainError, ConfigError, PreflightError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Finding
 from tests.support.offline_checks_parts import written
+from tests.support.releases import NEWEST, NEXT
 
 
 def refused(config: ClusterConfig) -> str:
@@ -38,7 +39,7 @@ def setup_finding(config: ClusterConfig) -> Finding:
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("1.16", "unknown TensorFlow 1.16; 1.13 to 1.15 and 2.0 to 2.21 are known"),
+        ("1.16", f"unknown TensorFlow 1.16; 1.13 to 1.15 and 2.0 to {NEWEST} are known"),
         ("1.4", "unknown TensorFlow 1.4;"),
     ],
 )
@@ -54,12 +55,12 @@ def test_a_tensorflow_that_nobody_knows_is_refused_with_its_line(
     assert words in finding.text
 
 
-@pytest.mark.parametrize("version", ["1.13", "1.15", "2.0", "2.1", "2.13", "2.21", "2.21.0"])
+@pytest.mark.parametrize("version", ["1.13", "1.15", "2.0", "2.1", "2.13", NEWEST, f"{NEWEST}.0"])
 def test_a_known_one_is_not(tmp_path: Path, version: str) -> None:
     assert setup_finding(written(tmp_path, setup={"tensorflow": version})).ok
 
 
-@pytest.mark.parametrize("version", ["2.22", "2.99.1", "3.0"])
+@pytest.mark.parametrize("version", [NEXT, "2.99.1", "3.0"])
 def test_a_newer_one_is_left_to_the_package_index_and_noted(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
