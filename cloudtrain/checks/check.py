@@ -81,8 +81,7 @@ def check(
     read = each_candidate(plan.config)
     if len(read) == 1:
         found = findings(handle, deep=deep, ignore=ignore)
-        existing = (*drift_finding(handle.plan), *end_findings(handle))
-        return (*found, *spot_finding(handle, found), *offline, *existing)
+        return (*found, *further_findings(handle, found), *offline)
     for config in read:  # in this thread, where an MFA code may be asked for
         with suppress(errors.CloudtrainError):
             open_provider(config)
@@ -92,7 +91,7 @@ def check(
         handle = Handle(config)
         try:
             found = findings_of_place(handle, deep=deep, ignore=ignore)
-            found = (*found, *spot_finding(handle, found))
+            found = (*found, *further_findings(handle, found))
         except errors.CloudtrainError as error:
             found = (Finding.of("provider", error),)
         place = f"{config.provider} {', '.join(config.placement)}"
@@ -102,6 +101,12 @@ def check(
     places = ask_all(read, of_place, name=lambda config: config.provider)
     of_all = findings_of_all(handle, ignore=ignore, data=data)
     return (*of_all, *offline, *chain.from_iterable(places))
+
+
+def further_findings(handle: Handle, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings on one candidate's place that only `check` has, after those that `up` has too."""
+    existing = (*drift_finding(handle.plan), *end_findings(handle))
+    return (*spot_finding(handle, found), *existing)
 
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:

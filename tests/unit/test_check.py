@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cloudtrain.checks import check
 from cloudtrain.checks.findings import spot_finding
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import errors
@@ -88,3 +91,26 @@ def test_evidence_that_cannot_be_had_stops_nothing() -> None:
 
 def test_evidence_is_not_asked_for_what_is_refused_already() -> None:
     assert spot_found({"east-a": 3.0}, Finding(what="quota", ok=False, text="0 of 0")) == []
+
+
+def test_each_finding_of_one_candidate_is_also_made_of_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stands_for(name: str) -> Any:
+        return lambda *_, **__: (Finding(what=name, ok=True, text=""),)
+
+    functions = {name: each for name, each in vars(check).items() if inspect.isfunction(each)}
+    for name, each in functions.items():
+        makes_findings = "tuple[Finding" in str(each.__annotations__.get("return"))
+        if makes_findings and name not in ("check", "findings"):
+            monkeypatch.setattr(check, name, stands_for(name))
+    monkeypatch.setattr(check, "open_provider", lambda config: None)
+
+    def made(candidates: int) -> set[str]:
+        monkeypatch.setattr(check, "each_candidate", lambda config: (config,) * candidates)
+        return {finding.what for finding in check.check(make_plan(SPOT_WORKERS))}
+
+    assert "findings_of_place" in made(1)
+    assert made(1) - made(2) == set(), (
+        "in checks/check.py: make it in findings_of_place, findings_of_all or further_findings"
+    )
