@@ -136,7 +136,7 @@ class Spender:
             train=Train(spot_retries=1),
         )
 
-    def with_limits(self, **changes: float | None) -> None:
+    def with_limits(self, **changes: Any) -> None:
         self.config = replace(self.config, limits=replace(self.config.limits, **changes))
 
     def session(self, plan: Plan | None = None) -> Session:

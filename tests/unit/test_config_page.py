@@ -166,7 +166,8 @@ def test_init_writes_a_config_that_loads_with_its_schema_beside_it(
     assert config.name.startswith(cluster_name(tmp_path)[:-4])
     assert config.provider == provider
     assert path.read_text().startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
-    assert json.loads((tmp_path / SCHEMA).read_text()) == schema()
+    written = json.loads((tmp_path / SCHEMA).read_text())
+    assert written == schema(), "run: python tools/generate_docs.py"
 
 
 def test_init_names_the_file_for_a_folder_and_never_overwrites(tmp_path: Path) -> None:

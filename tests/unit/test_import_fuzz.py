@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.cluster.task_launch import fill
 from cloudtrain.config import load
+from cloudtrain.config.other_tools import IMPORTED
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers import Options, import_job
 from cloudtrain.importers.draft import scalar
@@ -113,6 +115,29 @@ def test_any_submit_line_is_read_or_refused(flags: list[str], tail: str) -> None
     head = "gcloud ai-platform jobs submit training j --module-name a.b "
     settle(None, head + " ".join(map(shlex.quote, flags)) + " -- " + tail)
     settle(None, "gcloud ai custom-jobs create " + tail)
+
+
+DOCUMENTS: dict[str, Callable[[object], dict[str, object]]] = {
+    "ai_platform": lambda value: {"trainingInput": value},
+    "vertex": lambda value: {"workerPoolSpecs": value},
+    "compose": lambda value: {"services": {"a": value}},
+    "tfjob": lambda value: {"kind": "TFJob", "spec": value},
+}
+"""By module of a kind: the least document of it with any value. INI is text: below."""
+
+
+def test_each_kind_that_import_reads_is_tried_with_anything() -> None:
+    others = {kind.module: kind for kind in IMPORTED if kind.module != "ini"}
+    assert {*DOCUMENTS} == {*others}, "add a document of it to DOCUMENTS here"
+    for module, document in DOCUMENTS.items():
+        assert others[module].holds(document({}), ""), module
+
+
+@pytest.mark.parametrize("module", DOCUMENTS)
+@quick
+@given(VALUES)
+def test_any_value_in_a_document_of_a_kind_is_read_or_refused(module: str, value: object) -> None:
+    settle(json.dumps(DOCUMENTS[module](value)).encode())
 
 
 @quick

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +59,11 @@ def test_it_is_named_with_the_page_that_helps(text: str, tmp_path: Path) -> None
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         load(path)
+    found = tool_of(text.encode())
+    assert found is not None
+    assert not found.is_imported, (
+        f"{found.what}: move it to IMPORTED here, and delete its `_known` of config/other_tools.py"
+    )
     assert caught.value.message == f"{path} is {FILES[text]}, no config of cloudtrain"
     page = {"SkyPilot": "from-skypilot", "dstack": "from-dstack"}
     wanted = next((name for word, name in page.items() if word in FILES[text]), "cloudtrain")
@@ -82,8 +88,12 @@ def test_each_kind_that_import_reads_has_a_reader_and_a_section() -> None:
         module = f"cloudtrain.importers.{kind.module}"
         assert find_spec(module), f"write {module.replace('.', '/')}.py with `read`"
         assert callable(import_module(module).read)
-    text = page("import").text
-    assert [kind.name for kind in KINDS if f"\n## {kind.name}" not in text] == []
+    text, index = page("import").text, page("index").text
+    lacking = [kind.name for kind in KINDS if f"\n## {kind.name}" not in text]
+    assert lacking == [], "docs/import.md: a section of that name"
+    (link,) = re.findall(r"\[(From [^\]]*)\]\(import\.md\)", index)
+    lacking = [kind.name for kind in KINDS if kind.name.lower() not in link.lower()]
+    assert lacking == [], "docs/index.md: name it in the link to import.md"
     named = {kind.what or kind.title for kind in KINDS}
     assert named == {*IMPORTED.values()}, "add a file of its kind to IMPORTED here"
     here = Path(__file__)

@@ -478,8 +478,9 @@ ENDED: dict[CauseKind, tuple[str, bool]] = {
 
 def test_each_limit_of_a_run_is_tried_and_each_cause_that_names_a_limit_is_one() -> None:
     named = {kind for kind, facts in CAUSES.items() if "{limit" in facts.words}
-    assert set(ENDED) == set(LIMITS), "add what is said of it to ENDED"
+    assert set(LIMITS) <= set(CAUSES), "add it to CAUSES and CauseKind of core/run_record.py"
     assert named <= set(LIMITS), "add it to LIMITS of runs/limits.py"
+    assert set(ENDED) == set(LIMITS), "add what is said of it to ENDED"
 
 
 def test_each_field_of_limits_ends_a_run_or_does_something_else_on_purpose() -> None:

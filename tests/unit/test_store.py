@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
+import inspect
 import os
 import re
 
@@ -24,9 +26,16 @@ from tests.support.project import ROOT
 def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: StoreKind) -> None:
     module = f"cloudtrain.stores.{kind.scheme}"
     assert importlib.util.find_spec(module), f"write {module.replace('.', '/')}.py"
-    page = (ROOT / "docs" / "artifacts.md").read_text("utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("|") and kind.scheme in line]
-    assert f"`{kind.scheme}://" in "".join(rows), "add its rows to docs/artifacts.md"
+    opened = getattr(importlib.import_module(module), "opened", None)
+    assert opened, f"write `opened` in {module.replace('.', '/')}.py, as StoreKind has it"
+    keywords = list(inspect.signature(opened).parameters)
+    assert keywords == ["uri", "endpoint", "project", "wishes"], "as StoreKind has it"
+    assert rows_of(kind, "artifacts"), "add its row to docs/artifacts.md"
+    if kind.holds_data:
+        assert rows_of(kind, "data"), "add its row to docs/data.md"
+    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    (store,) = re.findall(r"^- \*\*store\*\*: (.*)$", glossary, re.MULTILINE)
+    assert f"`{kind.scheme}://`" in store, "docs/glossary.md, `store`: name it"
     if not kind.on_this_machine:
         stand_ins = (ROOT / "tests" / "standins" / "stores.py").read_text("utf-8")
         has_one = re.search(rf'^KINDS = \{{.*"{kind.scheme}":', stand_ins, re.MULTILINE)
@@ -34,6 +43,14 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
     if kind.package:
         presigner = f"cloudtrain.stores.presign.{kind.scheme}"
         assert importlib.util.find_spec(presigner), f"write {presigner.replace('.', '/')}.py"
+        whole = any(row.startswith(f"| `{kind.scheme}://` |") for row in rows_of(kind, "artifacts"))
+        assert whole, "docs/artifacts.md, `a node receives`: add its row"
+
+
+def rows_of(kind: StoreKind, page: str) -> list[str]:
+    """Rows of a table of a page that begin with a URI of this kind."""
+    lines = (ROOT / "docs" / f"{page}.md").read_text("utf-8").splitlines()
+    return [line for line in lines if line.startswith(f"| `{kind.scheme}://")]
 
 
 @pytest.mark.parametrize(
