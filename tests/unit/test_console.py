@@ -1,5 +1,6 @@
 """What is shown: readable, complete, and free of control characters."""
 
+import ast
 import io
 import itertools
 import os
@@ -7,17 +8,21 @@ import pty
 import re
 import sys
 import threading
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cloudtrain
 from cloudtrain.console import Style, console
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.paced import MOST, ROOM, PacedOutput
 from cloudtrain.console.plain import PlainConsole, _Lines
 from cloudtrain.console.screen import FOLDED, HELD, AlikeLines, Screen, TaskOutput, counted
 from tests.support.project import until
+from tests.support.sources import walked
 
 
 class Clock:
@@ -542,3 +547,15 @@ def test_nodes_are_shown_without_the_clusters_name_and_waiting_ones_are_counted(
     shown = err.getvalue()
     assert "    worker0  pip install" in shown
     assert "    … and 56 more, 64 waiting" in shown
+
+
+def test_each_display_flag_is_read_by_a_console() -> None:
+    folder = Path(cloudtrain.__file__).parent / "console"
+    nodes = (node for path in folder.glob("*.py") for node in walked(path))
+    read = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("style", "self.style")
+    }
+    unread = [each.name for each in fields(Style) if each.name not in read]
+    assert unread == [], "read it in console/: `style.NAME`"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
 
+import cloudtrain
 from cloudtrain.checks.notes import idle_gpu_note
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json, report_text
@@ -28,6 +31,7 @@ from cloudtrain.state.lock import UnlockedUse, birth
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
 from tests.support.project import ROOT
+from tests.support.sources import walked
 
 __all__ = ["records", "world"]
 
@@ -246,8 +250,27 @@ def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> 
     assert cluster.idle == IdleState(due=None, fault="the bucket is gone", again=90.0), "unwatched"
 
 
+def marked_uses() -> set[str]:
+    """Uses that commands mark by `records.in_use("NAME")` or `records.begin_use("NAME")`."""
+    paths = Path(cloudtrain.__file__).parent.rglob("*.py")
+    calls = (node for path in paths for node in walked(path) if isinstance(node, ast.Call))
+    return {
+        str(call.args[0].value)
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("in_use", "begin_use")
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+
 def test_each_use_has_a_row_and_is_on_the_page() -> None:
-    assert {*judged.USES} == {*get_args(judged.UseKind)}, "add a row to runs/idle.USES"
+    unlocked = {*get_args(UnlockedUse)}
+    others = {*get_args(judged.UseKind)} - unlocked
+    assert {*judged.USES} - others - unlocked == set(), "add it to state/lock.UnlockedUse"
+    assert others | unlocked == {*judged.USES}, "add a row to runs/idle.USES"
+    unmarked = sorted(unlocked - marked_uses())
+    assert unmarked == [], 'its command marks it: `records.in_use("NAME")`, or `begin_use`'
     page = (ROOT / "docs" / "commands.md").read_text("utf-8").replace("\n  ", " ")
     said = page.partition("- In use: ")[2].partition(". Not in use")[0]
     lacking = [use.words for use in judged.USES.values() if use.words not in said]
