@@ -325,7 +325,8 @@ def hint_for(
     if kind == "not_started" and not ended:
         return "it may need more time to create its strategy: raise `train.start_timeout`"
     known = _SIGNAL_HINTS.get(signal.Signals(number)) if number else None
-    return known or CAUSES[kind].hint
+    told = CAUSES[kind].log is not None
+    return CAUSES[kind].hint if told else known or CAUSES[kind].hint
 
 
 def _known(text: str, subjects: Iterable[str]) -> str | None:

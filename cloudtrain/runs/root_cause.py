@@ -120,6 +120,9 @@ def describe(cause: Cause) -> str:
     return "\n".join(lines)
 
 
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals of a program's own fault, before which it may say why. It ranks as `SIGNAL` in any case:
+its peers' exits come of its death."""
 LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, SILENT, COLLATERAL, NOTHING = range(8)
 
 
@@ -167,11 +170,11 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[CauseKind, st
     if number == signal.SIGKILL and seen.oom:
         return "oom", CAUSES["oom"].words
     early = "" if seen.joined else " (before it joined the cluster)"
-    if number is not None:
-        return "signal", CAUSES["signal"].words.format(signal=signal.Signals(number).name) + early
-    for kind, facts in CAUSES.items():
+    for kind, facts in CAUSES.items() if number is None or number in CRASHES else ():
         if facts.log is not None and re.search(facts.log, last_exception(seen.log)):
             return kind, facts.words.format(code=seen.exit_code) + early
+    if number is not None:
+        return "signal", CAUSES["signal"].words.format(signal=signal.Signals(number).name) + early
     reason, text = headline(seen.log), CAUSES["exit"].words.format(code=seen.exit_code)
     text += f": {reason}" if reason else ""
     return "exit" if seen.joined else "not_started", text + early

@@ -366,9 +366,11 @@ def listed_hints() -> list[list[str]]:
 @pytest.mark.parametrize(("messages", "words"), listed_hints())
 def test_each_listed_message_has_that_hint(messages: str, words: str) -> None:
     for message in re.findall(r"`([^`]+)`", messages):
-        hint = hint_for("exit", f"Epoch 1/5\n{message}\n".encode())
+        log = f"Epoch 1/5\n{message}\n".encode()
+        hint = hint_for(cause_of(exited("chief0", 1, log=log)).kind, log)
         for word in re.findall(r"`([^`]+)`", words):
-            assert word in str(hint), message
+            where = "its `hint` in CAUSES, or its row of runs/hints.py"
+            assert word in str(hint), f"{message}: {where} does not say {word}"
 
 
 def test_each_hint_and_cause_of_a_log_is_tried_by_a_message() -> None:
@@ -424,6 +426,22 @@ def test_a_cause_that_a_line_of_the_log_shows_is_a_name_and_a_row(
     )
     assert (cause.kind, cause.text, cause.hint) == ("license", "code 1: no license", "buy one")
     assert cause_of(exited("worker0", 1, log=b"ValueError: NoLicense2")).kind == "exit"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(-6, "license"), (134, "license"), (-11, "license"), (-9, "signal"), (-15, "signal")],
+)
+def test_a_log_says_why_a_program_crashed_and_never_why_it_was_killed(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: str
+) -> None:
+    """Whoever kills it writes nothing there: what it says was before, and was survived."""
+    row = CauseFacts(words="code {code}: no license", log=r"NoLicense\b", hint="buy one")
+    monkeypatch.setitem(cast("dict[str, CauseFacts]", CAUSES), "license", row)
+    killed = exited("chief0", code, at=2, log=b"terminate called: NoLicense\n")
+    cause = cause_of(exited("worker0", 1, at=1, log=RAISED), killed)
+    assert (cause.task, cause.kind, cause.collateral) == ("chief0", kind, ("worker0",))
+    assert (cause.hint == "buy one") is (kind == "license")
 
 
 # ── Kinds and their order ────────────────────────────────────────────────────
