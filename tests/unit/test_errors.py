@@ -1,11 +1,16 @@
 """What an error tells, and that it is made anew rather than changed."""
 
+import ast
 import json
 import re
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import cloudtrain
 from cloudtrain.cli.check import lines as check_lines
 from cloudtrain.cli.errors import show
 from cloudtrain.console.plain import PlainConsole
@@ -19,6 +24,7 @@ from cloudtrain.core.errors import (
     text_of,
 )
 from cloudtrain.core.protocols import Finding
+from tests.support.sources import walked
 
 
 def test_a_copy_has_the_class_and_the_facts_and_the_first_error_stays_as_it_was() -> None:
@@ -111,3 +117,54 @@ def test_no_line_of_what_a_cloud_or_a_node_says_looks_like_ours(
     assert "line" in lines
     if shown.out:
         assert json.loads(shown.out)["error"]["hint"] == FORGED
+
+
+SAY_ENOUGH = Counter(
+    {
+        "artifacts/landing.py": 1,
+        "away/away_orders.py": 1,
+        "cli/accounts.py": 1,
+        "cli/report.py": 1,
+        "commands/accounts.py": 1,
+        "commands/gpus.py": 2,
+        "commands/import_file.py": 4,
+        "commands/init.py": 1,
+        "config/__init__.py": 1,
+        "config/additions.py": 1,
+        "config/env_file.py": 1,
+        "importers/submit_line.py": 1,
+        "importers/values.py": 1,
+        "providers/local/provider.py": 1,
+        "runs/start.py": 1,
+        "ssh/keys.py": 3,
+        "ssh/user_config.py": 1,
+        "stores/file.py": 1,
+        "stores/objects.py": 2,
+    }
+)
+"""How many UsageErrors of a module have no hint, as their text alone says what to do."""
+
+
+def test_each_error_about_what_a_user_gave_has_a_hint_or_says_enough() -> None:
+    """Not click's own, which has the usage line."""
+    found = [place for path in sources() for place in without_hint(path)]
+    counted = Counter(place.partition(":")[0] for place in found)
+    new = [each for each in found if counted[name := each.partition(":")[0]] > SAY_ENOUGH[name]]
+    assert new == [], "pass it `hint=`, what to do next; or count it in SAY_ENOUGH here"
+    assert counted == SAY_ENOUGH, "a hint was added: count it no more in SAY_ENOUGH here"
+
+
+PACKAGE = Path(cloudtrain.__file__).parent
+
+
+def sources() -> list[Path]:
+    folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
+    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+
+
+def without_hint(path: Path) -> Iterator[str]:
+    for node in walked(path):
+        if not isinstance(node, ast.Call) or {"hint", None} & {each.arg for each in node.keywords}:
+            continue
+        if ast.unparse(node.func) in ("UsageError", "errors.UsageError"):
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
