@@ -221,6 +221,8 @@ TABLE = Table(
         _LOG_IN, raised="botocore.exceptions.BotoCoreError libcloud.common.types.InvalidCredsError"
     ),
 )
+"""The first row that fits counts, so what is special comes first. A new one begins with its refusal
+in tests/standins/corpus/aws.yaml, or in tests/unit/test_aws_faults.py if only documented."""
 
 NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
 """Error codes with which a region that is not enabled for this account rejects valid credentials:

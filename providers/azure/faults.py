@@ -245,6 +245,8 @@ TABLE = Table(
     ),
     Row(errors.CloudError, raised="azure.core.exceptions.AzureError"),
 )
+"""The first row that fits counts, so what is special comes first. A new one begins with its refusal
+in tests/standins/corpus/azure.yaml, or in tests/unit/test_azure_faults.py if only documented."""
 
 _WRAPPERS = frozenset(
     {

@@ -262,6 +262,8 @@ TABLE = Table(
     ),
     Row(errors.TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
 )
+"""The first row that fits counts, so what is special comes first. A new one begins with its refusal
+in tests/standins/corpus/gcp.yaml, or in tests/unit/test_gcp_faults.py if only documented."""
 
 OF_A_NEW_VM = ("RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND")
 """Codes that mean in an operation that creates a VM that the zone had no capacity after all."""
