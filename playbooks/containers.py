@@ -3,7 +3,6 @@ lines of what runs in it (node/container.sh)."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -81,6 +80,8 @@ def layer_of(config: ClusterConfig, image: str) -> str:
     """Name of the environment over an image; "" for none."""
     if not config.setup.packages:
         return ""
+    import hashlib  # OpenSSL, which a plan need not load
+
     text = json.dumps([image, config.setup.packages])
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
