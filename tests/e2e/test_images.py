@@ -380,6 +380,7 @@ def test_a_container_on_a_lent_machine_sees_nothing_of_its_owners_home(
         try:
             done = project.cloudtrain("run", config, "--trust")
             assert done.returncode == 0, done.stderr
+            project.cloudtrain("forget", project.name)  # its machine is about to be gone
         finally:
             image_parts.remove_stores(tmp_path)
     log = log_of(project)

@@ -58,6 +58,7 @@ model.save(os.path.join(job_dir, "export"))
 class TestWithTensorFlow:
     pytestmark = real
 
+    @pytest.mark.sweep(1)
     @pytest.mark.parametrize("job_dir", ["{shared}", "job"])
     def test_a_chief_reads_back_what_it_saved_through_two_ps(
         self, project: Project, job_dir: str

@@ -117,7 +117,10 @@ def test_nothing_heavy_is_loaded_before_it_is_used(arguments: tuple[str, ...]) -
     assert loaded & HEAVY == set()
 
 
-def test_completion_of_a_cluster_name_loads_nothing_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_of_a_cluster_name_loads_nothing_heavy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without a FILE to offer
     monkeypatch.setenv("_CLOUDTRAIN_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "cloudtrain train ")
     monkeypatch.setenv("COMP_CWORD", "2")

@@ -26,7 +26,7 @@ def test_an_evaluator_without_checkpoints_is_noted(
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
     nodes = {**TWO, "evaluator": {}}
     config = written(tmp_path, nodes=nodes, train={"command": "true"})
-    words = "evaluator: without train.checkpoints it gets no checkpoints"
+    words = "evaluator: without `shared` or train.checkpoints it gets no checkpoints"
     assert any(
         note.startswith(words) for note in as_document(plan_report(make_plan(config)))["notes"]
     )
