@@ -58,8 +58,8 @@ go_on_in_child()
 print(os.getpid(), flush=True)
 over = threading.Event()
 standing = threading.Thread(target=stand_still, args=(float(sys.argv[1]), over))
-standing.start()
-try:
+try:  # it may stand still before `start` has returned
+    standing.start()
     while standing.is_alive():
         standing.join(1.0)  # as the waits of a run, which see a signal that another thread took
 finally:
