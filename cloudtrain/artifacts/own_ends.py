@@ -30,6 +30,9 @@ from cloudtrain.state.files import make_folder, write_whole
 
 KEY = "end_key"
 """File in a cluster's folder: what the keys of its runs are made of."""
+MOST = 64 << 20
+"""Bytes of a mark that are read: a path and a stamp for each of half a million files. Whoever may
+write to the store could fill this machine's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,7 @@ def read_marks(
     StoreError."""
     wanted = {_path(run.id, task, kind): task for task in run.tasks}
     stored = store.list(f"{run.id}/{formats.ARCHIVES}/")
-    there = [each.path for each in stored if each.path in wanted]
+    there = [each.path for each in stored if each.path in wanted and each.size <= MOST]
     found = {}
     for path in there:
         mark, task = _parsed(b"".join(store.download(path)), key), wanted[path]

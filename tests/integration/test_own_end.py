@@ -410,7 +410,7 @@ def test_a_client_that_slept_takes_no_node_for_lost_that_ended_itself(
     assert (run.state, run.attempts[-1].cause) == ("landing", None)
 
 
-@pytest.mark.parametrize("harm", ["forged", "altered", "lost", "started", "unarmed"])
+@pytest.mark.parametrize("harm", ["forged", "altered", "huge", "lost", "started", "unarmed"])
 def test_a_mark_counts_only_if_it_is_ours_and_the_store_has_all_that_it_names(
     alone: Alone, harm: str
 ) -> None:
@@ -421,6 +421,9 @@ def test_a_mark_counts_only_if_it_is_ours_and_the_store_has_all_that_it_names(
     elif harm == "altered":
         told = (path / "chief0.1.end").read_text()
         (path / "chief0.1.end").write_text(told.replace('\\"exit\\": \\"0\\"', '\\"exit\\": null'))
+    elif harm == "huge":
+        with (path / "chief0.1.end").open("ab") as file:
+            file.write(b" " * (64 << 20))
     elif harm == "lost":
         for archive in path.glob("chief0.1-*.tar"):
             archive.unlink()
