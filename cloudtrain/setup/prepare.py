@@ -66,19 +66,7 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
     if said:
         session.console.warn(said)
 
-    asking = threading.Lock()
-
-    @cache
-    def made() -> bytes:
-        from cloudtrain.stores.registry import login_file, login_for  # rarely needed
-
-        if image is None:
-            return b""
-        return login_file(image, login_for(image, *containers.login_of(session.config)))
-
-    def login() -> bytes:
-        with asking:  # one for all nodes, which ask side by side
-            return made()
+    login = login_of_nodes(session, image)
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
@@ -88,7 +76,7 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
             *tensorflow.steps(session.config, node),
             *horovod.steps(session.config, node),
             *gpu_check.steps(session.config, node),
-            *containers.steps(session.config, node, image, lambda: [login()]),
+            *containers.steps(session.config, node, image, login),
             *code.steps(source, session.config.name),
             *code_packages.steps(session.config, node, source.digest),
         )
@@ -109,6 +97,26 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
     if packed != said:
         session.console.warn(packed)
     return Prepared(code=source.digest, image=image.recorded if image else "")
+
+
+def login_of_nodes(session: Session, image: ImageName | None) -> Callable[[], list[bytes]]:
+    """Stdin of a pull: a login for the image's registry, made once for all nodes, which ask side by
+    side, and only if one of them lacks the image. Raises CloudError when it is called."""
+    asking = threading.Lock()
+
+    @cache
+    def made() -> bytes:
+        from cloudtrain.stores.registry import login_file, login_for  # rarely needed
+
+        if image is None:
+            return b""
+        return login_file(image, login_for(image, *containers.login_of(session.config)))
+
+    def login() -> list[bytes]:
+        with asking:
+            return [made()]
+
+    return login
 
 
 def pinned_image(session: Session, run: Run | None) -> ImageName | None:
