@@ -247,7 +247,10 @@ class Registry:
                     return _Answer(error.code, error.headers, error.read(1 << 16))
         except (OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
-            raise TransientError(f"{urlsplit(url).netloc} cannot be reached: {why}") from error
+            raise TransientError(
+                f"{urlsplit(url).netloc} cannot be reached: {why}",
+                hint="check the registry's name in setup.image, and that this machine reaches it",
+            ) from error
 
     def _refused(self, answer: _Answer) -> CloudError:
         image, words = self.image, answer.words

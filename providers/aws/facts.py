@@ -173,6 +173,7 @@ FACTS = Cloud(
     # InstanceInitiatedShutdownBehavior is `terminate` (requests.py), and its disk goes with it,
     # spot or not: it counts "when you perform a shutdown from the operating system".
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingInstanceInitiatedShutdownBehavior.html
+    # (2026-11-27)
     shutdown_leaves="",
     disk_gb=DISK_GB,
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-volumes.html: all with a d
