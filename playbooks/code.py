@@ -50,7 +50,7 @@ class FolderCode:
     digest: str
     keys: tuple[folder.LeftOut, ...] = field(default=(), compare=False)
     """Files of keys, which are not delivered."""
-    archive: Archive = field(repr=False, compare=False)
+    archive: CodeArchive = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class PrivateCode:
 
     url: str
     digest: str
-    archive: Archive = field(repr=False, compare=False)
+    archive: CodeArchive = field(repr=False, compare=False)
 
 
 CodeSource = NoCode | GitCode | FolderCode | PrivateCode
@@ -86,7 +86,9 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
         listing = folder.listing(config, root)
         digest = folder_digest(root, listing.entries)
         if delivered not in (None, digest):
-            return FolderCode(root=root, digest=delivered, archive=Archive(partial(_changed, root)))
+            return FolderCode(
+                root=root, digest=delivered, archive=CodeArchive(partial(_changed, root))
+            )
         packed = folder_archive(root, listing.entries, digest)
         return FolderCode(root=root, digest=digest, archive=packed, keys=listing.keys)
     return NoCode()
@@ -127,11 +129,11 @@ def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
 _FETCH_SECONDS = 3600.0
 
 
-_fetched: dict[tuple[str, str, str], Archive] = {}
+_fetched: dict[tuple[str, str, str], CodeArchive] = {}
 """The last one: it is fetched before a node exists, and then delivered. A commit never changes."""
 
 
-def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
+def archive(access: Access, url: str, commit: str, pointers: str) -> CodeArchive:
     """Archive of the commit as a node would have fetched it. Its chunks raise CloudtrainError."""
     key = (url, commit, pointers)
     if key in _fetched:
@@ -151,7 +153,7 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
         _fetched.clear()
         _fetched[key] = made
 
-    made = Archive(pack)
+    made = CodeArchive(pack)
     return made
 
 
@@ -195,7 +197,7 @@ CHUNK = 1 << 18
 
 
 @dataclass
-class Archive:
+class CodeArchive:
     """Archive filled by `pack`, with the files to deliver in `code/`. It has no name on disk and
     disappears with the process; every reader gets an error that `pack` raises."""
 
@@ -264,7 +266,7 @@ def folder_digest(root: Path, entries: Sequence[FolderEntry]) -> str:
     return total.hexdigest()[:16]
 
 
-def folder_archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> Archive:
+def folder_archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> CodeArchive:
     """Archive of the folder. Its chunks raise CloudtrainError if what was listed has changed since
     the digest was taken; what a file has gained at its end is left out."""
 
@@ -275,7 +277,7 @@ def folder_archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> A
         if total.hexdigest()[:16] != digest:
             raise _changed_file(root, _newest(root, entries))
 
-    return Archive(pack)
+    return CodeArchive(pack)
 
 
 def _pack(tar: tarfile.TarFile, root: Path, entry: FolderEntry) -> bytes:

@@ -241,7 +241,7 @@ def image_of(config: ClusterConfig) -> ImageName | None:
 
 
 def login_of(config: ClusterConfig) -> tuple[RegistryLogin | None, str | None]:
-    """What the config logs in to the registry with, None for nothing; and the profile of the nodes'
+    """The login of the config to the registry, None for none; and the profile of the nodes'
     cloud, if that has such. Raises ConfigError."""
     user, name = config.setup.registry_user, config.setup.registry_password
     cloud = cloud_of(config.provider)

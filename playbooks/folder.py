@@ -53,7 +53,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class CodeListing:
     """A folder as code; both sorted by path, and nothing of a folder that is left out."""
 
     entries: tuple[FolderEntry, ...]
@@ -85,7 +85,7 @@ class Listing:
         return None
 
 
-def listing(config: ClusterConfig, root: Path) -> Listing:
+def listing(config: ClusterConfig, root: Path) -> CodeListing:
     """Files delivered and left out. Raises ConfigError with all that cannot be delivered."""
     found = looked_through(config, root)
     hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"
@@ -99,7 +99,7 @@ def listing(config: ClusterConfig, root: Path) -> Listing:
     return found
 
 
-def looked_through(config: ClusterConfig, root: Path) -> Listing:
+def looked_through(config: ClusterConfig, root: Path) -> CodeListing:
     """The same, whether it can be delivered or not. Raises ConfigError if it is no folder."""
     if not root.is_dir():
         text = f"{root} is not a folder"
@@ -112,7 +112,7 @@ def looked_through(config: ClusterConfig, root: Path) -> Listing:
         walk.folder(root, _outer_rules(root))
     except OSError as error:  # an ignore file above
         walk.problems.append(f"{error.filename}: {error.strerror}")
-    return Listing(
+    return CodeListing(
         entries=tuple(sorted(walk.entries, key=lambda entry: os.fsencode(entry.path))),
         left_out=tuple(sorted(walk.left_out, key=lambda each: os.fsencode(each.path))),
         problems=tuple(walk.problems),

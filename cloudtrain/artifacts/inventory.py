@@ -261,7 +261,7 @@ def failed(node: Node, what: str, done: Completed) -> NodeError:
 
 
 def last_line(output: bytes, exit_code: int) -> str:
-    """Why a program ended without an answer: its last line, or its exit code."""
+    """Reason why a program ended without an answer: its last line, or its exit code."""
     lines = os.fsdecode(output.replace(b"\0", b"")).strip().splitlines()
     return shown(lines[-1]) if lines else f"exit code {exit_code}"
 

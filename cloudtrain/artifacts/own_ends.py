@@ -37,7 +37,7 @@ write to the store could fill this machine's memory."""
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What an agent says of its node, right before that ends."""
+    """Last words of an agent on its node, right before that ends."""
 
     run: str
     task: str

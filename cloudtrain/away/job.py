@@ -179,22 +179,22 @@ def _network(network: Network, internal: str) -> Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """Exit code of the command; `error` is its text, "" for none."""
 
     exit_code: int
     error: str = ""
 
 
-def record_outcome(outcome: Outcome) -> None:
+def record_outcome(outcome: JobOutcome) -> None:
     data = json.dumps(asdict(outcome)).encode("ascii")
     write_whole(home() / "outcome.json", data)
 
 
-def recorded_outcome() -> Outcome | None:
+def recorded_outcome() -> JobOutcome | None:
     """None while the command has not ended."""
     try:
-        return decode(Outcome, json.loads((home() / "outcome.json").read_bytes()))
+        return decode(JobOutcome, json.loads((home() / "outcome.json").read_bytes()))
     except FileNotFoundError:
         return None
 

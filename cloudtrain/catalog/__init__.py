@@ -138,7 +138,7 @@ def chosen_by_default(machine: str, vcpus: int, accelerator: Accelerator | None)
 
 
 def _comparable(
-    provider: str, rows: Sequence[table.Row], region: str, *, spot: bool
+    provider: str, rows: Sequence[table.MachineRow], region: str, *, spot: bool
 ) -> dict[str, float]:
     """Prices by machine; those of the spot market only if all of them are known."""
     if spot:
@@ -224,7 +224,7 @@ def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]
     return found
 
 
-def _price_row(prices: table.Table, provider: str, node: NodePlan) -> table.Row | None:
+def _price_row(prices: table.Table, provider: str, node: NodePlan) -> table.MachineRow | None:
     """The row of a node's machine. A cloud bills the type: its accelerators, where they are built
     in, are part of it whatever a table says of them."""
     machine, cloud = node.machine or "", cloud_of(provider)

@@ -256,7 +256,7 @@ def newest_release(kind: str, driver: str) -> str | None:
 
 
 def too_old(version: str, kind: str, driver: str) -> tuple[str, str] | None:
-    """What is wrong with this driver for this release on this GPU, and a hint; None if nothing."""
+    """The problem with this driver for this release on this GPU, and a hint; None if nothing."""
     oldest = oldest_driver(version, kind)
     if parts(driver) >= parts(oldest):
         return None

@@ -47,7 +47,7 @@ _A10G = (
 
 @dataclass(frozen=True)
 class GpuRate:
-    """What NVIDIA says that a GPU reaches."""
+    """Figures that a GPU reaches, by NVIDIA."""
 
     tflops: float
     """TFLOP/s of a product of float16 matrices, added up in float32, without sparsity. Before Volta

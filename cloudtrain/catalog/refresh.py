@@ -71,7 +71,7 @@ def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
     return path
 
 
-def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
+def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.MachineRow, ...]:
     """Rows of the machines in the packaged table, and of GPU machines that it lacks, at the price
     of each region's most expensive zone."""
     known = {name: rows[0] for name, rows in table.packaged(cloud).by_name.items()}
@@ -79,7 +79,7 @@ def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
     for item in items:
         name = item.instance_name.lower()
         if name not in known and item.gpu_count and gpus.gpu(str(item.gpu_name)) is not None:
-            known[name] = table.Row(
+            known[name] = table.MachineRow(
                 machine=item.instance_name,
                 vcpus=int(item.cpu),
                 memory_gib=float(item.memory),

@@ -22,7 +22,7 @@ REPORTED = ("scratch_gb", "arm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MachineRow:
     """One machine with its accelerators on one market. `prices` are $/hour by region, `dates` the
     days of those that are not of the table's."""
 
@@ -41,17 +41,19 @@ class Row:
 @dataclass(frozen=True, kw_only=True)
 class Table:
     date: date
-    rows: tuple[Row, ...]
+    rows: tuple[MachineRow, ...]
 
     @cached_property
-    def by_name(self) -> Mapping[str, tuple[Row, ...]]:
+    def by_name(self) -> Mapping[str, tuple[MachineRow, ...]]:
         """Rows by machine type in lower case; no two of Azure's names differ only in case."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[MachineRow]] = {}
         for row in self.rows:
             found.setdefault(row.machine.lower(), []).append(row)
         return {name: tuple(rows) for name, rows in found.items()}
 
-    def row(self, machine: str, accelerator: Accelerator | None, *, spot: bool) -> Row | None:
+    def row(
+        self, machine: str, accelerator: Accelerator | None, *, spot: bool
+    ) -> MachineRow | None:
         for row in self.by_name.get(machine.lower(), ()):
             if row.accelerator == accelerator and row.spot == spot:
                 return row
@@ -115,13 +117,13 @@ def parse_table(text: str) -> Table:
     return Table(date=date.fromisoformat(found[1]), rows=tuple(_rows(lines, regions)))
 
 
-def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
+def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[MachineRow]:
     for line in lines:
         machine, vcpus, memory, kind, count, market = (*line, "", "", "", "", "", "")[: len(HEAD)]
         cells = dict(zip(regions, line[len(HEAD) :], strict=False))
         scratch, arm = (cells.pop(column, "") for column in REPORTED)
         told = {region: cell.partition("@") for region, cell in cells.items() if cell}
-        yield Row(
+        yield MachineRow(
             machine=machine,
             vcpus=int(float(vcpus)),
             memory_gib=float(memory),
@@ -134,7 +136,7 @@ def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
         )
 
 
-def format_table(day: date, source: str, rows: tuple[Row, ...]) -> str:
+def format_table(day: date, source: str, rows: tuple[MachineRow, ...]) -> str:
     """Format a table as `parse_table` parses it."""
     regions = sorted({region for row in rows for region in row.prices})
     reported = any(row.scratch_gb is not None or row.arm for row in rows)
@@ -163,7 +165,7 @@ def learned_machines(provider: str) -> Table | None:
     return read_if_valid(learned_path(provider))
 
 
-def learned_row(provider: str, machine: str) -> Row | None:
+def learned_row(provider: str, machine: str) -> MachineRow | None:
     """Facts that the cloud has reported of a machine type; None if nothing yet."""
     known = learned_machines(provider)
     rows = known.by_name.get(machine.lower(), ()) if known else ()
@@ -174,7 +176,7 @@ def remember(provider: str, reported: Iterable[MachineFacts]) -> None:
     """Save reported machine types next to those already known, in the place of an earlier answer.
     An unwritable folder is no error: the next `check` or `up` queries the cloud again."""
     rows = [
-        Row(
+        MachineRow(
             machine=facts.name,
             vcpus=facts.vcpus,
             memory_gib=float(f"{facts.memory_gib:g}"),

@@ -51,7 +51,7 @@ def command_problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def _shared_in_code(config: ClusterConfig) -> Iterator[Problem]:
-    """What a node would refuse once it has the code: a folder that an earlier run made here."""
+    """Find what a node would refuse in its code: a folder that an earlier run made here."""
     if config.shared is None:
         return
     from cloudtrain.checks.script_code import delivered_code  # rarely needed

@@ -131,7 +131,7 @@ def driver(
     planned: Accelerator | None,
     version: str | None,
 ) -> Told:
-    """Whether it can compile the release's code for this GPU, and runs its CUDA."""
+    """Check that it can compile the release's code for this GPU, and runs its CUDA."""
     has = gpu["driver_version"]
     text = has + (f", CUDA {'.'.join(map(str, knows))}" if knows else "")
     kind = kind_of(gpu) or (planned.kind if planned else None)
@@ -256,7 +256,7 @@ def memory(listed: Sequence[Mapping[str, str]], held: Sequence[Sequence[str]] | 
 
 
 def proof(facts: Facts | None) -> Told:
-    """What TensorFlow computed there, with the environment of an earlier `up`."""
+    """The result that TensorFlow computed there, with the environment of an earlier `up`."""
     if facts is None:
         text = "not tried: `cloudtrain up` creates the environment, `train` has it compute"
         yield "compute check", text, None, None

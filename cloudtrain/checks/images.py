@@ -18,7 +18,7 @@ NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def image_findings(plan: Plan) -> tuple[Finding, ...]:
-    """What the image is, and whether it is one for the nodes' machines; none without an image."""
+    """Describe the image, and whether it is one for the nodes' machines; none without an image."""
     image = containers.image_of(plan.config)
     if image is None:
         return ()
@@ -69,7 +69,7 @@ def architectures(plan: Plan) -> dict[str, None]:
 
 
 def image_note(config: ClusterConfig) -> str | None:
-    """What `plan`, which asks nobody, says of an image."""
+    """Note of `plan`, which asks nobody, on an image."""
     image: ImageName | None = containers.image_of(config)
     if image is None:
         return None

@@ -33,7 +33,7 @@ from cloudtrain.playbooks import code_packages, tensorflow, tensorflow_releases
 from cloudtrain.script import saving
 from cloudtrain.script.arguments import argument_problems
 from cloudtrain.script.facts import ScriptFacts, Use, strategies_in, strategy_in
-from cloudtrain.script.releases import Need, missing_in
+from cloudtrain.script.releases import MissingName, missing_in
 from cloudtrain.script.shell_line import Started
 from cloudtrain.training import interconnect
 from cloudtrain.training.strategies import STRATEGIES, strategy_of
@@ -209,7 +209,7 @@ def _releases(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     release, version = _release(config), config.setup.tensorflow
     if release is None:
         return
-    spans: dict[tuple[object, object], list[Need]] = {}
+    spans: dict[tuple[object, object], list[MissingName]] = {}
     for need in missing_in(release, facts):
         spans.setdefault((need.first, need.last), []).append(need)
     for first, *others in spans.values():

@@ -16,7 +16,7 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.playbooks import folder
 from cloudtrain.script.facts import ScriptFacts, strategy_in, together
 from cloudtrain.script.module import LARGEST
-from cloudtrain.script.program import Entry, read_program
+from cloudtrain.script.program import ModuleEntry, read_program
 from cloudtrain.script.shell_line import Started, started_by
 
 
@@ -35,19 +35,19 @@ class StartedScript:
         return PurePosixPath(os.path.normpath(place))
 
     @cached_property
-    def entry(self) -> Entry | None:
+    def entry(self) -> ModuleEntry | None:
         """The file to read; None if it is missing or not part of the code."""
         if self.started.file is not None:
             path = os.path.normpath(self.inside / self.started.file)
             root = str(PurePosixPath(path).parent)
             readable = path in self.code.paths and path.endswith(".py")
-            return Entry(path=path, root=root) if readable else None
+            return ModuleEntry(path=path, root=root) if readable else None
         module = self.started.module or ""
         path = os.path.normpath(self.inside / module.replace(".", "/"))
         whole = {f"{path}/__main__.py": f"{module}.__main__", f"{path}.py": module}
         for candidate, name in whole.items():
             if candidate in self.code.paths:
-                return Entry(path=candidate, root=str(self.inside), module=name)
+                return ModuleEntry(path=candidate, root=str(self.inside), module=name)
         return None
 
     @cached_property

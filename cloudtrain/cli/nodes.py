@@ -100,5 +100,5 @@ def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
 
 
 def error_json(error: CloudtrainError | None, exit_code: int) -> dict[str, Any] | None:
-    """Why something could not be queried; None if it was."""
+    """The reason why something could not be queried; None if it was."""
     return None if error is None else {**pick(error, "message hint"), "exit_code": exit_code}

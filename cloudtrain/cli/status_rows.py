@@ -57,7 +57,7 @@ the value, or for each value of a tuple."""
 
 
 @dataclass(frozen=True)
-class Row:
+class StatusRow:
     """One fact in each form that it has; it has no lines while the field is empty."""
 
     field: str
@@ -309,84 +309,88 @@ def _still(still: NothingMoves, _: ClusterStatus, now: float) -> str:
 
 
 ROWS = (
-    Row(
+    StatusRow(
         "name",
         text=lambda _, status, __: _heading(status, cluster_state(status)),
         watch=lambda _, status, __: (_heading(status), f"  {cluster_state(status)}"),
     ),
-    *map(Row, ("provider", "strategy", "open", "since")),
-    Row("holder", "at_work", text="  at work: {}"),
-    Row(
+    *map(StatusRow, ("provider", "strategy", "open", "since")),
+    StatusRow("holder", "at_work", text="  at work: {}"),
+    StatusRow(
         "away",
         json=lambda away, _, now: {**encode(away), "silent": away.is_silent(now)},
         text=_desk,
         watch=_desk,
     ),
-    Row(
+    StatusRow(
         "is_away",
         None,
         text=lambda _, status, __: None if status.away else "  away: no report of its controller",
     ),
-    Row("nodes", json=_node_rows, text=lambda nodes, *_: node_lines(nodes), alarm=_node_alarms),
-    Row("planned", json=lambda names, *_: len(names)),
-    Row("missing"),
-    Row("ended", json=lambda ended, *_: dict(ended), text=_ended),
-    Row("foreign", text="  {}"),
-    Row("shared", text=_shared_folder),
-    Row("lease", json=lambda lease, *_: lease or None, text="  {}"),
-    Row("nodes", "cost", json=_cost("exact"), text=_so_far, short=_cost_parts),
-    Row("nodes", "cost_at_least", json=_cost("least")),
-    Row("nodes", "cost_at_most", json=_cost("most")),
-    Row(
+    StatusRow(
+        "nodes", json=_node_rows, text=lambda nodes, *_: node_lines(nodes), alarm=_node_alarms
+    ),
+    StatusRow("planned", json=lambda names, *_: len(names)),
+    StatusRow("missing"),
+    StatusRow("ended", json=lambda ended, *_: dict(ended), text=_ended),
+    StatusRow("foreign", text="  {}"),
+    StatusRow("shared", text=_shared_folder),
+    StatusRow("lease", json=lambda lease, *_: lease or None, text="  {}"),
+    StatusRow("nodes", "cost", json=_cost("exact"), text=_so_far, short=_cost_parts),
+    StatusRow("nodes", "cost_at_least", json=_cost("least")),
+    StatusRow("nodes", "cost_at_most", json=_cost("most")),
+    StatusRow(
         "name",
         "overdue",
         json=lambda _, status, now: [node.name for node in overdue(status.nodes or (), now)],
         text=lambda _, one, now: _indented(billing_lines(one.nodes or (), one.provider, now), 2),
     ),
-    Row(
+    StatusRow(
         "still_billed",
         text=lambda cost, status, _: (
             f"  still billed  {cost}, until `cloudtrain down {status.name}`"
         ),
     ),
-    Row(
+    StatusRow(
         "budget",
         text=lambda budget, status, now: f"  budget  {budget_words(budget, status.ends, now)}",
         short="budget {}",
     ),
-    Row(
+    StatusRow(
         "ends",
         text=lambda ends, _, now: _moment("  expires  ", ends, now) if ends >= now else None,
         short=lambda ends, _, now: (
             f"expires in {duration(ends - now)}" if ends > now else "expired"
         ),
     ),
-    Row(
+    StatusRow(
         "idle",
         text=_idle,
         short=lambda idle, _, now: (
             idle.due and f"idle: goes down in {duration(max(0.0, idle.due - now))}"
         ),
     ),
-    Row(
+    StatusRow(
         "error",
         json=lambda error, status, now: error_json(error, status.exit_code(now)),
         text=_error,
         alarm=lambda error, *_: f"nodes unknown: {error.message}".partition("\n")[0],
     ),
-    Row("name", None, watch=_money),
-    Row("runs", json=_runs_json, text=_runs, watch=_run_line),
-    Row("deadline", text=lambda deadline, _, now: _moment("    deadline  ", deadline, now)),
-    Row("progress", text=_progress, watch=_progress),
-    Row("still", text=_still, watch=_still),
-    Row("runs", None, watch=lambda runs, *_: _indented(islice(failure_lines(runs[-1]), WATCHED))),
-    Row("name", None, watch=_role_lines),
-    Row(
+    StatusRow("name", None, watch=_money),
+    StatusRow("runs", json=_runs_json, text=_runs, watch=_run_line),
+    StatusRow("deadline", text=lambda deadline, _, now: _moment("    deadline  ", deadline, now)),
+    StatusRow("progress", text=_progress, watch=_progress),
+    StatusRow("still", text=_still, watch=_still),
+    StatusRow(
+        "runs", None, watch=lambda runs, *_: _indented(islice(failure_lines(runs[-1]), WATCHED))
+    ),
+    StatusRow("name", None, watch=_role_lines),
+    StatusRow(
         "utilization",
         text=lambda found, *_: _indented(utilization_lines(found)),
         watch=lambda found, *_: (f"  ! {note}" for note in found.notes),
     ),
-    Row("runs", None, text=lambda runs, *_: _indented(proof_lines(runs[-1]))),
-    Row("store", text="  no local record: these runs landed in {}"),
-    Row("faults", "unreadable", text="  unreadable: {}", alarm="unreadable: {}"),
+    StatusRow("runs", None, text=lambda runs, *_: _indented(proof_lines(runs[-1]))),
+    StatusRow("store", text="  no local record: these runs landed in {}"),
+    StatusRow("faults", "unreadable", text="  unreadable: {}", alarm="unreadable: {}"),
 )

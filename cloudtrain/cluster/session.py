@@ -40,7 +40,7 @@ from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.state.files import write_whole
-from cloudtrain.stores import Wishes, open_store
+from cloudtrain.stores import StoreWishes, open_store
 
 
 class Handle:
@@ -213,7 +213,7 @@ def store_at(uri: str, config: ClusterConfig | None) -> StoreBackend:
         uri,
         endpoint=config.endpoints.storage,
         project=config.project if is_of_the_nodes_cloud(uri, config) else None,
-        wishes=Wishes(encryption=config.artifacts.encryption),
+        wishes=StoreWishes(encryption=config.artifacts.encryption),
     )
 
 

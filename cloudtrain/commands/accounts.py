@@ -97,7 +97,7 @@ class DeletionScope:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountAnswer:
-    """What one account said; `error`: why it said nothing."""
+    """Answer of one account; `error`: why there is none."""
 
     account: AccountRef
     not_asked: tuple[NotAsked, ...] = ()

@@ -14,7 +14,7 @@ from cloudtrain.core.protocols import Console
 from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.setup import stored
 from cloudtrain.setup.kept_here import Kept, kept_here, remove
-from cloudtrain.setup.programs import Archive
+from cloudtrain.setup.programs import EnvironmentArchive
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 
@@ -66,17 +66,17 @@ ENDED = 1.0
 class Environments:
     """Archives that this machine knows to be in stores, and uploads that have not ended."""
 
-    archives: tuple[Archive, ...] = field(default_factory=stored.archives)
+    archives: tuple[EnvironmentArchive, ...] = field(default_factory=stored.archives)
     stagings: tuple[stored.Staging, ...] = field(default_factory=stored.stagings)
     now: float = field(default_factory=moments.now)
 
-    def unused(self, days: float) -> tuple[Archive | stored.Staging, ...]:
+    def unused(self, days: float) -> tuple[EnvironmentArchive | stored.Staging, ...]:
         """Archives that no cluster has used for that many days, and remains of uploads."""
         old = [each for each in self.archives if self.now - self.last_use(each) >= days * DAY]
         ended = [each for each in self.stagings if self.now - each.begun >= ENDED * DAY]
         return (*old, *ended)
 
-    def last_use(self, archive: Archive) -> float:
+    def last_use(self, archive: EnvironmentArchive) -> float:
         return max(archive.used, archive.created)
 
     def lines(self, days: float) -> Iterator[str]:
@@ -114,7 +114,7 @@ class Environments:
 
 
 def delete_environments(
-    unused: Sequence[Archive | stored.Staging], console: Console
+    unused: Sequence[EnvironmentArchive | stored.Staging], console: Console
 ) -> dict[str, CloudtrainError]:
     """Delete them in their stores and then their records; returns what failed, by its place."""
     failed: dict[str, CloudtrainError] = {}
@@ -131,11 +131,11 @@ def delete_environments(
     return failed
 
 
-def _where(each: Archive | stored.Staging) -> str:
+def _where(each: EnvironmentArchive | stored.Staging) -> str:
     return f"{each.store.uri.rstrip('/') if each.store else ''}/{each.folder}"
 
 
-def _monthly(archive: Archive) -> float | None:
+def _monthly(archive: EnvironmentArchive) -> float | None:
     kind = kind_of(archive.store.uri) if archive.store else None
     if kind is None or kind.monthly is None:
         return None

@@ -12,7 +12,7 @@ from cloudtrain.away.job import (
     REQUIREMENTS,
     DeskPaths,
     Job,
-    Outcome,
+    JobOutcome,
     from_bytes,
     record_outcome,
     recorded_outcome,
@@ -91,7 +91,7 @@ def desk(
     return outcome.exit_code
 
 
-def attend(job: Job, records: Records, console: Console, describe: Describe) -> Outcome:
+def attend(job: Job, records: Records, console: Console, describe: Describe) -> JobOutcome:
     """Run the command. A run that ended before this process began is not run again."""
     try:
         if records.run_ids() and records.active_run() is None:
@@ -99,7 +99,7 @@ def attend(job: Job, records: Records, console: Console, describe: Describe) -> 
             with holding_cluster(handle, "down", console):
                 destroy_cluster(handle, discard=False, console=console)
             last = records.latest_run()
-            return Outcome(exit_code=(last.exit_code or 0) if last is not None else 0)
+            return JobOutcome(exit_code=(last.exit_code or 0) if last is not None else 0)
         done = run(
             Handle(job.config).plan,
             ignore=job.ignore,
@@ -112,9 +112,9 @@ def attend(job: Job, records: Records, console: Console, describe: Describe) -> 
         text = "\n".join(filter(None, [told["message"], told["hint"]]))
         console.warn(text)
         code = errors.NotLanded.exit_code if is_unlanded(error) else int(told["exit_code"])
-        return Outcome(exit_code=code, error=text)
+        return JobOutcome(exit_code=code, error=text)
     console.say(f"run {done.id} {done.state}; artifacts: {done.store or 'none'}")
-    return Outcome(exit_code=done.exit_code or 0)
+    return JobOutcome(exit_code=done.exit_code or 0)
 
 
 def is_unlanded(error: BaseException) -> bool:
@@ -127,8 +127,13 @@ def is_unlanded(error: BaseException) -> bool:
 
 
 def keep_until_destroyed(
-    job: Job, records: Records, reporter: Reporter, console: Console, outcome: Outcome, clock: Clock
-) -> Outcome:
+    job: Job,
+    records: Records,
+    reporter: Reporter,
+    console: Console,
+    outcome: JobOutcome,
+    clock: Clock,
+) -> JobOutcome:
     """Delete what the command has left. Nodes with unlanded files wait for an order, or for their
     end; other failures are tried again, and named at last."""
     handle, failures = Handle(job.config), 0
@@ -147,7 +152,7 @@ def keep_until_destroyed(
             return outcome
         except errors.CloudtrainError as error:
             failures, unlanded = failures + 1, is_unlanded(error)
-            outcome = Outcome(exit_code=error.exit_code, error=str(error))
+            outcome = JobOutcome(exit_code=error.exit_code, error=str(error))
             console.warn(str(error))
             if not unlanded and failures >= LEFT.tries:
                 return outcome
@@ -156,7 +161,7 @@ def keep_until_destroyed(
 
 
 def delete_itself(
-    job: Job, reporter: Reporter, console: Console, outcome: Outcome, clock: Clock
+    job: Job, reporter: Reporter, console: Console, outcome: JobOutcome, clock: Clock
 ) -> None:
     """Delete the machine that this runs on. A refusal is published: its lifetime ends it then."""
     provider = open_provider(job.itself)

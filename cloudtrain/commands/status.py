@@ -29,7 +29,7 @@ OVERDUE = errors.LeftoverError.exit_code
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
-    """What is known of one cluster; each field has a row in `cli/status_rows.ROWS`."""
+    """All that is known of one cluster; each field has a row in `cli/status_rows.ROWS`."""
 
     name: str
     provider: str | None = None

@@ -200,7 +200,7 @@ class Copies:
             self._console.warn(text)
 
 
-class Server:
+class TensorBoardServer:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._lines: list[str] = []
@@ -234,7 +234,7 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
+def serving(folder: Path, port: int, clock: Clock) -> Iterator[TensorBoardServer]:
     """TensorBoard on 127.0.0.1, until the block is left; nobody else can reach it."""
     command = own_python.code(_PROGRAM, *own_python.import_path(), "--", "--logdir", str(folder))
     command += ["--host", "127.0.0.1", "--port", str(port), "--reload_interval", f"{EVERY:g}"]
@@ -252,7 +252,7 @@ def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
         env={**os.environ, _PREFIX: f"/{secrets.token_hex(16)}"},
     )
     try:
-        server = Server(process)
+        server = TensorBoardServer(process)
         server.wait()
         yield server
     finally:

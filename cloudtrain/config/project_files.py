@@ -72,8 +72,8 @@ _SAFE = re.compile(
 
 
 def _of_run(text: str) -> str | None:
-    """What all tasks of the run had (core/run_record.Environment). CUDA's libraries are left out:
-    `setup.tensorflow` decides on them. A node has written it, so it is read as such."""
+    """The packages that all tasks of the run had (core/run_record.Environment), without CUDA's
+    libraries: `setup.tensorflow` decides on them. A node has written it, so it is read as such."""
     found = [set(each["packages"]) for each in json.loads(text)["environments"]]
     named = set.intersection(*found)
     lines = sorted(line for line in named if not re.match(r"(pip==|nvidia-)", line))

@@ -21,7 +21,7 @@ CODE = "code:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class RequirementLine:
     """A logical line without its comment. `last`: the number of its last physical line."""
 
     number: int
@@ -41,9 +41,10 @@ class RequirementFile:
     """Named by `-c`: what it lists is not installed."""
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[RequirementLine, ...]:
         return tuple(
-            Line(number=first, last=last, text=text) for first, last, text in numbered(self.text)
+            RequirementLine(number=first, last=last, text=text)
+            for first, last, text in numbered(self.text)
         )
 
     def without(self, packages: Collection[str]) -> str:

@@ -111,7 +111,7 @@ def required(meaning: str, change: Effect | None = None) -> Any:
 
 
 class FieldFault(NamedTuple):
-    """Why a value cannot be read. `text` is None for an unknown field."""
+    """The reason why a value cannot be read. `text` is None for an unknown field."""
 
     path: Path
     text: str | None
@@ -236,7 +236,7 @@ def defaults(model_class: type) -> dict[str, Any]:
     return found
 
 
-class Row(NamedTuple):
+class FieldRow(NamedTuple):
     """One field of the file: `nodes.ROLE.machine`."""
 
     name: str
@@ -245,7 +245,7 @@ class Row(NamedTuple):
     fact: Fact | None
 
 
-def rows(section: type[Section], above: str = "") -> Iterator[Row]:
+def rows(section: type[Section], above: str = "") -> Iterator[FieldRow]:
     """Fields of a section and of those in it. A section whose own field has an effect is one."""
     for key, entry in section.by_key().items():
         inner, change = section_in(entry.type), entry.change or section.change
@@ -253,7 +253,7 @@ def rows(section: type[Section], above: str = "") -> Iterator[Row]:
             yield from rows(inner, f"{above}{key}{inner.below}.")
         else:
             assert change is not None, f"{above}{key} does not say what its change does"
-            yield Row(above + key, change, entry.default, entry.fact)
+            yield FieldRow(above + key, change, entry.default, entry.fact)
 
 
 def section_in(annotation: Any) -> type[Section] | None:

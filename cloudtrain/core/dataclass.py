@@ -79,7 +79,7 @@ def _carry_out(cls: Any, options: dict[str, Any]) -> None:
 
 
 def _values(fields: list[dataclasses.Field[Any]]) -> Callable[[Any], Any]:
-    """What returns the fields' values of an instance."""
+    """A function that returns the fields' values of an instance."""
     return attrgetter(*(one.name for one in fields)) if fields else _NoValues()
 
 

@@ -600,7 +600,7 @@ def nothing_moves(lines: Iterable[Line], run: str) -> NothingMoves | None:
 
 
 def own_ends(lines: Iterable[Line]) -> OwnEndsArmed | None:
-    """How the existing nodes end themselves; None if they do not."""
+    """The way in which existing nodes end themselves; None if they do not."""
     last = _last(lines, OwnEndsArmed)
     return last if isinstance(last, OwnEndsArmed) and last.is_on else None
 

@@ -55,7 +55,7 @@ class ImageName:
 
     @property
     def reference(self) -> str:
-        """What the registry's API is asked for."""
+        """Name in requests to the registry's API."""
         return self.digest or self.tag
 
     @property

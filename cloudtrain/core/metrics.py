@@ -137,7 +137,7 @@ _LOSS = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class LogLine:
     """One line of a task's log, and when it was seen."""
 
     task: str
@@ -146,7 +146,7 @@ class Line:
     text: str
 
 
-def unit_of(lines: Iterable[Line]) -> Unit | None:
+def unit_of(lines: Iterable[LogLine]) -> Unit | None:
     """Unit in which the script counts: steps, if its log has any; None if it counts nothing."""
     found: Unit | None = None
     for line in lines:
@@ -157,25 +157,25 @@ def unit_of(lines: Iterable[Line]) -> Unit | None:
     return found
 
 
-def training(lines: Iterable[Line], unit: Unit | None) -> list[Line]:
+def training(lines: Iterable[LogLine], unit: Unit | None) -> list[LogLine]:
     """The lines with a number of this unit; all lines if the script has none."""
     return [line for line in lines if unit is None or counts([line], unit)]
 
 
-def counts(lines: Iterable[Line], unit: Unit) -> list[int]:
+def counts(lines: Iterable[LogLine], unit: Unit) -> list[int]:
     """Every number of a step or an epoch, in the order of the lines."""
     pattern = _STEP if unit == "step" else _EPOCH
     return [int(found[1]) for line in lines if (found := pattern.search(line.text))]
 
 
-def span_of(lines: Iterable[Line], unit: Unit | None) -> tuple[int, int] | None:
+def span_of(lines: Iterable[LogLine], unit: Unit | None) -> tuple[int, int] | None:
     """First and highest number of an undisturbed run; None if it counts nothing, or up to one."""
     numbers = counts(lines, unit) if unit else []
     return (numbers[0], max(numbers)) if numbers and numbers[0] < max(numbers) else None
 
 
 def has_reached(
-    lines: Iterable[Line], unit: Unit | None, span: tuple[int, int] | None, share: float
+    lines: Iterable[LogLine], unit: Unit | None, span: tuple[int, int] | None, share: float
 ) -> bool:
     """True if a run has come to this share of what the undisturbed run counted."""
     if unit is None or span is None:
@@ -184,7 +184,7 @@ def has_reached(
     return any(number >= first + share * (last - first) for number in counts(lines, unit))
 
 
-def last_loss(lines: Sequence[Line]) -> float | None:
+def last_loss(lines: Sequence[LogLine]) -> float | None:
     """The last loss that was printed."""
     for line in reversed(lines):
         found = _LOSS.findall(line.text)
@@ -203,7 +203,7 @@ def repeated_of(attempts: Iterable[list[int]]) -> int:
     return found
 
 
-def repeated(before: Iterable[Line], after: Iterable[Line], unit: Unit) -> int | None:
+def repeated(before: Iterable[LogLine], after: Iterable[LogLine], unit: Unit) -> int | None:
     """Steps or epochs begun before a fault and again after it; None without numbers in both."""
     seen, again = counts(before, unit), counts(after, unit)
     return max(0, max(seen) - again[0] + 1) if seen and again else None

@@ -276,7 +276,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Notify:
-    """Who is told of what: names under `secrets:` of URLs, and a program of this machine."""
+    """Recipients of messages: names under `secrets:` of URLs, and a program of this machine."""
 
     end: str | None = None
     failed: str | None = None

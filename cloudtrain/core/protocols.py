@@ -86,7 +86,7 @@ class AsksMachines(Protocol):
     def ask_machines(
         self, program: str, arguments: Callable[[Node], Sequence[str]]
     ) -> dict[str, str | CloudtrainError]:
-        """What this program for Python prints on each machine, or why it did not, by task."""
+        """Output of a Python program on each machine, or why there is none, by task."""
 
 
 @dataclass(frozen=True, kw_only=True)

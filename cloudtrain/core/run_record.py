@@ -153,7 +153,7 @@ class Cause:
 
     @property
     def facts(self) -> CauseFacts:
-        """What holds for its kind; a kind of a later version is not tried again."""
+        """The facts of its kind; a kind of a later version is not tried again."""
         return CAUSES.get(self.kind, CauseFacts())
 
 
@@ -217,7 +217,7 @@ class NodeProof:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What tasks may import: the lock of a run, for later ones (config/project_files.py)."""
+    """All that tasks may import: the lock of a run, for later ones (config/project_files.py)."""
 
     roles: tuple[str, ...]
     python: str

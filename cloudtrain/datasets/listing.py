@@ -23,7 +23,7 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import StoredObject
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.stores import Wishes
+from cloudtrain.stores import StoreWishes
 
 if TYPE_CHECKING:
     from cloudtrain.stores.data import DataStore
@@ -78,7 +78,7 @@ def open_source(config: ClusterConfig, name: str) -> DataStore:
             uri,
             endpoint=config.endpoints.storage if _has_the_endpoint(config, uri) else None,
             project=config.project if is_of_the_nodes_cloud(uri, config) else None,
-            wishes=Wishes(requester_pays=config.data[name].requester_pays),
+            wishes=StoreWishes(requester_pays=config.data[name].requester_pays),
         )
 
 

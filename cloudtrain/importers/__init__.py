@@ -18,7 +18,7 @@ from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.importers.code_folder import IMAGE, settle_image
-from cloudtrain.importers.draft import Draft, Entry, Options, yaml_text
+from cloudtrain.importers.draft import Draft, DraftEntry, Options, yaml_text
 from cloudtrain.importers.submit_line import WHERE, read_submit
 from cloudtrain.importers.values import Value, Values, values_of
 from cloudtrain.playbooks import tensorflow, tensorflow_releases
@@ -233,7 +233,7 @@ def _put_strategy_by_roles(draft: Draft) -> None:
         draft.rename_role("worker", "chief")
         counts = {"chief": 1}
     elif set(roles) == {"worker"} and not draft.has("hosts"):
-        off = Entry(value=False, comment="worker 0 saves the model")
+        off = DraftEntry(value=False, comment="worker 0 saves the model")
         draft.entries = {("nodes", "chief"): off, **draft.entries}
     found = strategy_for(counts, draft.gpus)
     if not found.roles and not draft.has("train", "tf_config") and len(roles) > 1:

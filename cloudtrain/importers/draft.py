@@ -24,7 +24,7 @@ Plain = str | int | bool | list[Any] | dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class DraftEntry:
     """One value of the config. `origin` is where the source says it."""
 
     value: Plain
@@ -41,7 +41,7 @@ class Draft:
     kind: str
     """The source's kind, in words."""
     file: str
-    entries: dict[FieldPath, Entry] = field(default_factory=dict)
+    entries: dict[FieldPath, DraftEntry] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     gpus: int = 0
     """The most GPUs of any node."""
@@ -70,7 +70,7 @@ class Draft:
         if value is None:
             return
         at = tuple(path.split(".")) if isinstance(path, str) else path
-        self.entries[at] = Entry(value=value, origin=origin, comment=comment, fill_in=fill_in)
+        self.entries[at] = DraftEntry(value=value, origin=origin, comment=comment, fill_in=fill_in)
 
     def keep(self, path: str | FieldPath, value: Value | None, comment: str = "") -> None:
         """Set what a value of the source says, if there is one."""
@@ -111,7 +111,7 @@ class Draft:
             for path, entry in self.entries.items()
         }
 
-    def without(self, field_name: str) -> Iterator[Entry]:
+    def without(self, field_name: str) -> Iterator[DraftEntry]:
         """Remove the entry of a field, or those below it, or the one that it is part of; yield
         what was removed."""
         for path in list(self.entries):
@@ -231,7 +231,7 @@ def _rank(path: FieldPath) -> tuple[int, ...]:
 def _block(name: str, node: Any, depth: int) -> list[str]:
     pad = "  " * depth
     key = scalar(name, flow=True)
-    if isinstance(node, Entry):
+    if isinstance(node, DraftEntry):
         return _entry(pad, key, node)
     if depth == 1 and not any(isinstance(below, dict) for below in node.values()):
         line = _role(key, node)
@@ -243,7 +243,7 @@ def _block(name: str, node: Any, depth: int) -> list[str]:
     return lines
 
 
-def _role(key: str, node: dict[str, Entry]) -> str | None:
+def _role(key: str, node: dict[str, DraftEntry]) -> str | None:
     """`worker: {count: 2, machine: …}` with the comments of its values; None if it is long."""
     inner = ", ".join(f"{name}: {_flow(entry.value)}" for name, entry in node.items())
     if len(inner) > _FLOW or key in ("env", "run"):
@@ -252,7 +252,7 @@ def _role(key: str, node: dict[str, Entry]) -> str | None:
     return _with_comment(f"  {key}: {{{inner}}}", " · ".join(said))
 
 
-def _entry(pad: str, key: str, entry: Entry) -> list[str]:
+def _entry(pad: str, key: str, entry: DraftEntry) -> list[str]:
     comment, value = _comment(entry), entry.value
     if isinstance(value, list) and value:
         flow = _flow(value)
@@ -279,7 +279,7 @@ def _flow(value: Plain) -> str:
     return scalar(value, flow=True)
 
 
-def _comment(entry: Entry) -> str:
+def _comment(entry: DraftEntry) -> str:
     text = entry.comment or (entry.origin.field if entry.origin else "")
     return shown(f"FILL IN: {text}" if entry.fill_in else text, 300) if text else ""
 

@@ -283,11 +283,11 @@ class Agent:
 
     @property
     def word(self) -> str:
-        """What the node's end was announced by; "" if it was not."""
+        """The notice that announced the node's end; "" if it was not."""
         return self.ending.word
 
     def left_to_land(self) -> str:
-        """What neither a client nor an archive has, once it was tried to upload it; "" for none."""
+        """Files that neither a client nor an archive has, once an upload was tried; "" for none."""
         while True:
             self.look()
             left = self.due(self.everything())

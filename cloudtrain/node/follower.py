@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def link(path: str) -> str:
-    """What a record, which is a link, says; "" if there is none."""
+    """Text of a record, which is a link; "" if there is none."""
     try:
         return os.readlink(path)
     except OSError:

@@ -117,8 +117,8 @@ def processes() -> "list[list[str]] | None":
 
 
 def modules() -> "dict[str, bool] | None":
-    """Whether NVIDIA's kernel modules are loaded, or will be at first use; null where the kernel
-    does not show them (WSL 2, gVisor)."""
+    """Tell whether NVIDIA's kernel modules are loaded, or will be at first use; null where the
+    kernel does not show them (WSL 2, gVisor)."""
     if not os.path.isdir("/sys/module/nvidia"):
         return None
     uvm = os.path.isdir("/sys/module/nvidia_uvm") or os.path.exists("/dev/nvidia-uvm")
@@ -138,7 +138,7 @@ def xids() -> "list[str] | None":
 
 
 def proof(order: "dict[str, Any]", until: float) -> "dict[str, Any] | None":
-    """What compute_work answers; null without an environment."""
+    """The answer of compute_work; null without an environment."""
     python = os.path.join(os.path.expanduser("~"), order["python"]) if order["python"] else ""
     if not os.access(python, os.X_OK):
         return None

@@ -105,7 +105,7 @@ def number(text: str) -> "tuple[int, ...]":
 
 
 def too_old(version: str, needed: "dict[str, list[str]]", has: "tuple[int, ...]") -> str:
-    """What is wrong and a hint, in lines, if the driver does not know the release's PTX for these
+    """The problem and a hint, in lines, if the driver does not know the release's PTX for these
     GPUs; empty if it does, or if nothing is known."""
     wants = needed.get(".".join(version.split(".")[:2]))
     if wants is None or has == (0, 0) or has >= number(wants[0]):

@@ -147,7 +147,7 @@ class Listing:
                     yield file
 
     def link(self, name: str) -> "bytes | None":
-        """Where a link beside the work folder leads. It is only read: a shared folder whose server
+        """Target of a link beside the work folder. It is only read: a shared folder whose server
         is gone would not answer."""
         try:
             return os.readlink(os.path.join(self.task, name.encode()))

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Unused:
-    """What stands for the agent of a task where no task ever ran: there is nothing to land."""
+    """A stand-in for the agent of a task where no task ever ran: there is nothing to land."""
 
     word = ""
     final = True
@@ -115,7 +115,7 @@ class OwnEnd:
         return True
 
     def due(self, now: float) -> str:
-        """Why the machine is to end now; "" while it is in use."""
+        """The reason why the machine is to end now; "" while it is in use."""
         here = self.sessions()
         if not all(map(is_shell, here)) or self.agent.word or not self.is_over(now):
             self.quiet_since = self.gpus_idle_since = now

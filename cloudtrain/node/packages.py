@@ -16,7 +16,7 @@ INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+?)(-py\d.*)?[.](dist|egg)-i
 
 
 def origin(folder: str) -> "str | None":
-    """Where a package that came from no index came from: "" for a folder or file of this machine;
+    """Origin of a package that came from no index: "" for a folder or file of this machine;
     None for an index. https://packaging.python.org/en/latest/specifications/direct-url/"""
     try:
         with open(folder + "/direct_url.json") as file:

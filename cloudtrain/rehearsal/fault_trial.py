@@ -15,12 +15,12 @@ from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.metrics import Line, Unit, has_reached, span_of, training, unit_of
+from cloudtrain.core.metrics import LogLine, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Endpoints, Limits, Network, NodeGroup
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.rehearsal import faults
-from cloudtrain.rehearsal.report import Fault, Outcome, compared, judged, saving_in
+from cloudtrain.rehearsal.report import Fault, FaultOutcome, compared, judged, saving_in
 from cloudtrain.training.strategies import strategy_of
 
 POLL = 0.05
@@ -48,7 +48,7 @@ class Trial:
     """What the undisturbed run has landed; read by `run`."""
     doubts: tuple[str, ...] = ()
     """Why its success may be none; read by `run`."""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LogLine] = field(default_factory=list)
     hit: float | None = None
     """When the fault came, Unix time."""
     unmade: str | None = None
@@ -83,7 +83,7 @@ class Trial:
             self.doubts = tuple(doubt.text for doubt in done.doubts)
         return done
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> FaultOutcome:
         """Run it, and judge how it went. Raises LeftoverError, and why no run has begun."""
         assert self.fault is not None
         error: CloudtrainError | None = None
@@ -187,7 +187,7 @@ def disks_in_memory(wanted: bool) -> Iterator[None]:
 class Watching(ForwardingConsole):
     """Passes everything on to a console, and keeps every line of the tasks with its time."""
 
-    def __init__(self, console: Console, lines: list[Line]) -> None:
+    def __init__(self, console: Console, lines: list[LogLine]) -> None:
         super().__init__(console)
         self._lines = lines
         self._rest: dict[str, bytes] = {}
@@ -198,7 +198,7 @@ class Watching(ForwardingConsole):
             (self._rest.get(task, b"") + data).replace(b"\r", b"\n").split(b"\n")
         )
         self._lines += (
-            Line(task=task, seen=now, text=line.decode("utf-8", "replace"))
+            LogLine(task=task, seen=now, text=line.decode("utf-8", "replace"))
             for line in whole
             if line
         )

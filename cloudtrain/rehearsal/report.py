@@ -10,7 +10,7 @@ from typing import Literal
 from cloudtrain.artifacts.manifest import Manifest, is_record
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.metrics import Line, counts, last_loss, repeated, training, unit_of
+from cloudtrain.core.metrics import LogLine, counts, last_loss, repeated, training, unit_of
 from cloudtrain.core.model import Artifact, ClusterConfig
 from cloudtrain.core.paths import shown, size_text, some
 from cloudtrain.core.run_record import Run
@@ -95,7 +95,7 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class FaultOutcome:
     """Outcome of a job under one fault."""
 
     fault: str
@@ -131,7 +131,7 @@ class Rehearsal:
     seconds: float
     """Length of the undisturbed run, from its first start to its landed end."""
     loss: float | None
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[FaultOutcome, ...] = ()
     doubts: tuple[str, ...] = ()
     """Why the success of the undisturbed run may be none: nothing is proved by others like it."""
 
@@ -145,7 +145,7 @@ def judged(
     config: ClusterConfig,
     fault: Fault,
     run: Run,
-    lines: Sequence[Line],
+    lines: Sequence[LogLine],
     hit: float | None,
     error: CloudtrainError | None,
     *,
@@ -154,7 +154,7 @@ def judged(
     unmade: str | None = None,
     landed: Compared = NOTHING_LESS,
     doubted: Collection[str] = (),
-) -> Outcome:
+) -> FaultOutcome:
     """Outcome of a run with a fault, by the record and the log; pure.
 
     `saving`: what the source says of checkpoints; None if it is not known. `orphan`: what a node
@@ -172,7 +172,7 @@ def judged(
     is_early = unmade is None and hit is None and well
     landed = landed if run.state == "succeeded" else NOTHING_LESS
     changes = [*retries(config, run), *resumption(config, run, before, after, saving)]
-    return Outcome(
+    return FaultOutcome(
         fault=fault.kind,
         task=fault.task,
         after=round((hit or 0.0) - (begun[0].seen if begun and hit else hit or 0.0), 1),
@@ -224,8 +224,8 @@ def retries(config: ClusterConfig, run: Run) -> Iterator[str]:
 def resumption(
     config: ClusterConfig,
     run: Run,
-    before: Sequence[Line],
-    after: Sequence[Line],
+    before: Sequence[LogLine],
+    after: Sequence[LogLine],
     saving: Saving | None,
 ) -> Iterator[str]:
     """Changes that would have let a later attempt resume."""
@@ -276,7 +276,7 @@ def table(report: Rehearsal) -> list[str]:
     return lines
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
+def _row(outcome: FaultOutcome) -> tuple[str, ...]:
     def or_none(value: float | None, form: Callable[[float], str]) -> str:
         return "-" if value is None else form(value)
 

@@ -30,7 +30,7 @@ from cloudtrain.core.events import (
     from_line,
 )
 from cloudtrain.core.events import Line as JournalLine
-from cloudtrain.core.metrics import Line, counts, repeated_of, unit_of
+from cloudtrain.core.metrics import LogLine, counts, repeated_of, unit_of
 from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task, published, resumed
 from cloudtrain.core.shell import command
 from cloudtrain.core.version import __version__
@@ -135,7 +135,7 @@ def _training(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
     """Curves, pace, stragglers, work done again, and the ends of the logs."""
     run = sources.run
     first = run.tasks[0].name if run.tasks else ""
-    logs: list[tuple[Task, Sequence[Line]]] = []
+    logs: list[tuple[Task, Sequence[LogLine]]] = []
     paces: list[Pace] = []
     tails: list[LogTail] = []
     count = max(5, min(LINES, 640 // max(1, len(run.tasks))))
@@ -167,7 +167,7 @@ def _training(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
 
 
 def _curves(
-    sources: Sources, logs: Sequence[tuple[Task, Sequence[Line]]], notes: list[str]
+    sources: Sources, logs: Sequence[tuple[Task, Sequence[LogLine]]], notes: list[str]
 ) -> tuple[tuple[Chart, ...], str]:
     """From event files if there are any that can be read, otherwise from the log."""
     files = event_files(sources.manifest.files.values()) if sources.manifest else ()
@@ -280,7 +280,7 @@ def _masked(value: Any) -> Any:
 
 
 def lost_work(
-    run: Run, logs: Sequence[Sequence[Line]], pace: Pace | None, phases: Sequence[Phase]
+    run: Run, logs: Sequence[Sequence[LogLine]], pace: Pace | None, phases: Sequence[Phase]
 ) -> LostWork | None:
     """`logs`: those of one task, by attempt; `pace`: its time for a step. None without restarts."""
     if len(run.attempts) < 2:

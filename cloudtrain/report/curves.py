@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.metrics import GPU_RESTS, Line, Sample, Unit, counts, unit_of
+from cloudtrain.core.metrics import GPU_RESTS, LogLine, Sample, Unit, counts, unit_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import RunAttempt, Task
 from cloudtrain.report.facts import Chart, Pace, Series, TaskUse
@@ -59,7 +59,7 @@ class _Points:
         return Series(name=name, attempt=attempt, x=xs, y=ys, not_finite=self.not_finite)
 
 
-def charts_in(logs: Sequence[tuple[Task, Sequence[Line]]]) -> tuple[Chart, ...]:
+def charts_in(logs: Sequence[tuple[Task, Sequence[LogLine]]]) -> tuple[Chart, ...]:
     """One chart for each metric of these logs, with a curve for each of them."""
     unit = unit_of(line for _, lines in logs for line in lines)
     found: dict[str, list[Series]] = {}
@@ -73,7 +73,7 @@ def charts_in(logs: Sequence[tuple[Task, Sequence[Line]]]) -> tuple[Chart, ...]:
     return tuple(charts)[:MOST]
 
 
-def _metrics(lines: Iterable[Line], unit: Unit | None) -> dict[str, _Points]:
+def _metrics(lines: Iterable[LogLine], unit: Unit | None) -> dict[str, _Points]:
     found: dict[str, _Points] = {}
     at = number = 0
     before = 0  # steps of earlier epochs, if each epoch counts its own
@@ -98,7 +98,7 @@ def thinned(values: tuple[float, ...], most: int = POINTS) -> tuple[float, ...]:
     return tuple(values[round(number * step)] for number in range(most))
 
 
-def pace_of(task: Task, lines: Sequence[Line]) -> Pace | None:
+def pace_of(task: Task, lines: Sequence[LogLine]) -> Pace | None:
     """None for a task that has printed no step and no epoch."""
     unit = unit_of(lines)
     if unit is None:

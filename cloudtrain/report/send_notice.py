@@ -30,7 +30,7 @@ class Unredirected(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, body: bytes, headers: "dict[str, str]") -> "tuple[str, bool]":
-    """What is wrong, empty if nothing, and whether another try may help."""
+    """The problem, empty if none, and whether another try may help."""
     request = urllib.request.Request(url, data=body, headers={**AGENT, **headers}, method="POST")
     try:
         with urllib.request.build_opener(Unredirected).open(request, timeout=TIMEOUT):
@@ -43,7 +43,7 @@ def post(url: str, body: bytes, headers: "dict[str, str]") -> "tuple[str, bool]"
 
 
 def run(command: "list[str]", given: str) -> str:
-    """What is wrong, empty if nothing."""
+    """The problem, empty if none."""
     try:
         done = subprocess.run(command, input=given.encode(), timeout=COMMAND_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -13,7 +13,7 @@ from cloudtrain.console.lines import clean
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import ConfigError, StoreError
 from cloudtrain.core.events import Line as JournalLine
-from cloudtrain.core.metrics import SUFFIX, Line, Sample, end_of, read_samples, samples_in
+from cloudtrain.core.metrics import SUFFIX, LogLine, Sample, end_of, read_samples, samples_in
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.run_record import Run, Task
@@ -35,7 +35,7 @@ class Sources:
     """Known facts of a run, and the means to read the rest."""
 
     run: Run
-    log: Callable[[Task, int], list[Line]]
+    log: Callable[[Task, int], list[LogLine]]
     """The end of a log: of an attempt of a task, at most so many bytes."""
     samples: Callable[[Task], list[Sample]]
     manifest: Manifest | None
@@ -53,7 +53,7 @@ def on_record(
     """A run of a cluster that has its record here, and what has landed of it; no `store` if it
     cannot be read."""
 
-    def log(task: Task, most: int) -> list[Line]:
+    def log(task: Task, most: int) -> list[LogLine]:
         return log_lines(records.log_path(run.id, task.name, task.attempt), task, most)
 
     def read(file: Artifact) -> Iterator[bytes]:
@@ -97,7 +97,7 @@ def in_store(run: Run, store: ArtifactStore) -> Sources:
     )
 
 
-def log_lines(path: Path, task: Task, most: int) -> list[Line]:
+def log_lines(path: Path, task: Task, most: int) -> list[LogLine]:
     """Whole lines at the end of a log that is here, each with the time at which it arrived."""
     data, start = end_of(path, most)
     return lines_of(data, task, most, arrivals(path), start)
@@ -105,7 +105,7 @@ def log_lines(path: Path, task: Task, most: int) -> list[Line]:
 
 def lines_of(
     data: bytes, task: Task, most: int, index: Sequence[Arrival], start: int = 0
-) -> list[Line]:
+) -> list[LogLine]:
     if len(data) > most:
         start += len(data) - most
         data = data[-most:]
@@ -113,7 +113,7 @@ def lines_of(
     for piece in data.split(b"\n"):
         text = clean(piece.replace(b"\0", b"").decode("utf-8", "replace"))
         seen = time_at(index, offset) if index else None
-        found.append(Line(task=task.name, seen=seen or 0.0, text=text))
+        found.append(LogLine(task=task.name, seen=seen or 0.0, text=text))
         offset += len(piece) + 1
     if found and not found[-1].text:
         found.pop()

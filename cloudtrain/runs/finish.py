@@ -16,7 +16,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, StoreError
 from cloudtrain.core.events import LandingFailed, RunEnded
-from cloudtrain.core.metrics import Line, counts, last_loss
+from cloudtrain.core.metrics import LogLine, counts, last_loss
 from cloudtrain.core.run_record import CAUSES, Cause, Doubt, Run, Task
 from cloudtrain.report import notify
 from cloudtrain.report.landed import warned
@@ -283,7 +283,7 @@ def _goes_on(line: str) -> bool:
 
 def _counts(text: str) -> bool:
     """True for a line with a step, an epoch or a loss."""
-    line = [Line(task="", seen=0.0, text=text)]
+    line = [LogLine(task="", seen=0.0, text=text)]
     return bool(counts(line, "step") or counts(line, "epoch")) or last_loss(line) is not None
 
 

@@ -57,8 +57,8 @@ MACHINE = {"proc": "/proc", "shutdown": ["sudo", "-n", "shutdown", "-P", "now"]}
 
 
 def wanted(config: ClusterConfig) -> OwnEndsArmed:
-    """How the config's nodes end themselves. Not those of a cloud that would bill them on, nor the
-    hosts of TPUs, of which no document says what their shutdown does."""
+    """The way in which the config's nodes end themselves. Not those of a cloud that would bill
+    them on, nor the hosts of TPUs, of which no document says what their shutdown does."""
     cloud, limits = cloud_of(config.provider), config.limits
     if cloud is None or cloud.shutdown_leaves is None or strategy_of(config).tpus:
         return OwnEndsArmed()
@@ -67,7 +67,7 @@ def wanted(config: ClusterConfig) -> OwnEndsArmed:
 
 
 def said_of_their_ends(config: ClusterConfig) -> str:
-    """What ends the nodes of a cloud if this machine is off, to follow a sentence on that."""
+    """Say what ends the nodes of a cloud if this machine is off, to follow a sentence on that."""
     cloud = cloud_of(config.provider)
     if cloud is None:
         return ""

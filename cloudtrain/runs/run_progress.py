@@ -11,7 +11,7 @@ from cloudtrain.console.lines import clean
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.metrics import (
     GPU_RESTS,
-    Line,
+    LogLine,
     Sample,
     Unit,
     counts,
@@ -65,7 +65,7 @@ def progress_of(records: Records, run: Run, now: float) -> RunProgress | None:
     return progress_in(latest_lines(records.log_path(run.id, task.name, task.attempt)), now)
 
 
-def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
+def progress_in(lines: Sequence[LogLine], now: float) -> RunProgress | None:
     unit = unit_of(lines)
     if unit is None:
         return None
@@ -80,7 +80,7 @@ def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
     )
 
 
-def last_rate(lines: Sequence[Line]) -> str | None:
+def last_rate(lines: Sequence[LogLine]) -> str | None:
     """The last speed that was printed."""
     for line in reversed(lines[-1000:]):
         found = list(_RATE.finditer(line.text))
@@ -94,7 +94,7 @@ def last_rate(lines: Sequence[Line]) -> str | None:
     return None
 
 
-def seconds_left(counted: Sequence[Line], at: int, of: int, now: float) -> float | None:
+def seconds_left(counted: Sequence[LogLine], at: int, of: int, now: float) -> float | None:
     """`counted`: one line for each epoch that began."""
     first = counts(counted[:1], "epoch")[0]
     begun, latest = counted[0].seen, counted[-1].seen
@@ -104,13 +104,13 @@ def seconds_left(counted: Sequence[Line], at: int, of: int, now: float) -> float
     return max(0.0, (of - at + 1) * pace - (now - latest))
 
 
-def latest_lines(log: Path) -> list[Line]:
+def latest_lines(log: Path) -> list[LogLine]:
     """Whole lines at the end of a log, each with the time at which it began to arrive, or 0."""
     data, start = end_of(log, LATEST_BYTES)
     index, found, offset = arrivals(log), [], start
     for piece in data.split(b"\n") if data else ():
         text = clean(piece.decode("utf-8", "replace"))
-        found.append(Line(task="", seen=time_at(index, offset) or 0.0, text=text))
+        found.append(LogLine(task="", seen=time_at(index, offset) or 0.0, text=text))
         offset += len(piece) + 1
     return found[1:] if start else found
 

@@ -30,7 +30,7 @@ is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ModuleEntry:
     """A module to read: its path in the code, and its dotted name from the folder `root`."""
 
     path: str
@@ -44,7 +44,7 @@ class Entry:
         return self.module.rpartition(".")[0]
 
 
-def read_program(entry: Entry, read: Read) -> ScriptFacts:
+def read_program(entry: ModuleEntry, read: Read) -> ScriptFacts:
     """Facts on the script `entry` and its own modules. Never raises for what they contain."""
     modules: list[ModuleFacts] = []
     unreadable: list[Use] = []
@@ -78,7 +78,7 @@ def read_program(entry: Entry, read: Read) -> ScriptFacts:
     return _together(modules, unreadable, outside, complete=complete and not todo)
 
 
-def located(name: str, root: str, read: Read) -> list[Entry]:
+def located(name: str, root: str, read: Read) -> list[ModuleEntry]:
     """Files of a module and of the packages around it, as far as the code has them."""
     found = []
     parts = name.split(".")
@@ -87,7 +87,7 @@ def located(name: str, root: str, read: Read) -> list[Entry]:
         path = posixpath.normpath(posixpath.join(root, *parts[:end]))
         for candidate in (f"{path}/__init__.py", f"{path}.py"):
             if read(candidate) is not None:
-                found.append(Entry(path=candidate, root=root, module=module))
+                found.append(ModuleEntry(path=candidate, root=root, module=module))
                 break
     return found
 
@@ -132,7 +132,7 @@ def _arguments(readers: list[OptionReader], complete: bool) -> Arguments:
 # ── The modules that a program imports for certain, in whatever way it goes on ────────────────
 
 
-def certain_imports(entry: Entry, read: Read) -> tuple[Use, ...]:
+def certain_imports(entry: ModuleEntry, read: Read) -> tuple[Use, ...]:
     """The first import of each top-level module that the code does not have, of those that run
     whenever the script does: in no function, and below no condition, `try` or `with`."""
     todo, seen = [entry], {entry.path}

@@ -13,7 +13,7 @@ OLDEST: Release = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class MissingName:
     """A name of a script that the release does not have."""
 
     name: str
@@ -74,13 +74,13 @@ METHODS = frozenset(name[1:] for name in _PREFIXES if name.startswith("."))
 """Methods that are known by their name alone, whatever they are called on."""
 
 
-def missing_in(release: Release, facts: ScriptFacts) -> tuple[Need, ...]:
+def missing_in(release: Release, facts: ScriptFacts) -> tuple[MissingName, ...]:
     """Names that the release lacks: the first place of each, in the order of the script."""
-    found: dict[str, Need] = {}
+    found: dict[str, MissingName] = {}
     for use in facts.names:
         for prefix, (first, last) in _PREFIXES.items():
             if not use.sure or not (use.name == prefix or use.name.startswith(f"{prefix}.")):
                 continue
             if not first <= release <= last:
-                found.setdefault(prefix, Need(name=prefix, use=use, first=first, last=last))
+                found.setdefault(prefix, MissingName(name=prefix, use=use, first=first, last=last))
     return tuple(found.values())

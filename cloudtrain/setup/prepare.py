@@ -39,16 +39,23 @@ from cloudtrain.playbooks import (
     nvidia,
     tensorflow,
 )
-from cloudtrain.playbooks.apply import Sharing as Shared
-from cloudtrain.playbooks.apply import apply
+from cloudtrain.playbooks.apply import Sharing, apply
 from cloudtrain.setup import programs, stored
-from cloudtrain.setup.programs import PROBE, Archive, OnNode, Say, Server, StorePlace, key_of
+from cloudtrain.setup.programs import (
+    PROBE,
+    ArchiveServer,
+    EnvironmentArchive,
+    OnNode,
+    Say,
+    StorePlace,
+    key_of,
+)
 from cloudtrain.setup.shared_folder import share_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What the nodes have: the code's commit or digest, and the image with its digest if any."""
+    """State of the nodes: the code's commit or digest, and the image with its digest if any."""
 
     code: str
     image: str = ""
@@ -142,7 +149,7 @@ def pinned_image(session: Session, run: Run | None) -> ImageName | None:
 
 
 @contextmanager
-def shared_environments(session: Session) -> Iterator[Shared | None]:
+def shared_environments(session: Session) -> Iterator[Sharing | None]:
     """Let nodes get environments from each other and from the store, unless `setup.cache` is off.
     Nodes on this machine share them without it."""
     config = session.config
@@ -159,7 +166,7 @@ def shared_environments(session: Session) -> Iterator[Shared | None]:
         )
         yield None
         return
-    sharing = Sharing(session)
+    sharing = SharedEnvironments(session)
     try:
         yield sharing
     finally:
@@ -202,10 +209,10 @@ BUILDERS = 2
 class _Source:
     """Source from which nodes get the archive."""
 
-    archive: Archive
+    archive: EnvironmentArchive
     signer: FileSigner
     place: str
-    server: Server | None = None
+    server: ArchiveServer | None = None
 
 
 @dataclass
@@ -229,7 +236,7 @@ class _Group:
         return self.folder.rpartition("/")[2].rpartition("-")[0]
 
 
-class Sharing:
+class SharedEnvironments:
     """Environments of one `up` or `train`; close it once all nodes have theirs."""
 
     def __init__(self, session: Session) -> None:
@@ -237,7 +244,7 @@ class Sharing:
         self._stop = Stop()
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
-        self._servers: list[Server] = []
+        self._servers: list[ArchiveServer] = []
         self._uploads: list[threading.Thread] = []
 
     def interrupt(self) -> None:
@@ -378,7 +385,7 @@ class Sharing:
         except CloudtrainError as error:
             self._session.console.warn(f"{error}: other nodes create {group.label} themselves")
             return None
-        server = Server(packed=packed, transport=transport, stop=self._stop)
+        server = ArchiveServer(packed=packed, transport=transport, stop=self._stop)
         self._servers.append(server)
         if self._stores():
             thread = threading.Thread(target=self._store, args=(packed,), daemon=True)

@@ -32,7 +32,7 @@ class OnNode:
 
     node: Node
     folder: str
-    archive: Archive
+    archive: EnvironmentArchive
 
 
 def folder_on(node: Node, key: str) -> str:
@@ -51,10 +51,10 @@ def pack(
     order = {"folder": environment, "archive": folder}
     answer = _answer(node, "pack", order, transport, stop, progress)["packed"]
     parts = [
-        Part(name=str(each["name"]), size=int(each["size"]), sha256=str(each["sha256"]))
+        ArchivePart(name=str(each["name"]), size=int(each["size"]), sha256=str(each["sha256"]))
         for each in answer["parts"]
     ]
-    archive = Archive(
+    archive = EnvironmentArchive(
         key=key,
         label=label,
         parts=tuple(parts),
@@ -67,7 +67,7 @@ def pack(
 def fetch(
     node: Node,
     environment: str,
-    archive: Archive,
+    archive: EnvironmentArchive,
     signer: FileSigner,
     transport: Transport,
     stop: Stop,
@@ -107,7 +107,7 @@ def remove(packed: OnNode, transport: Transport) -> None:
 
 
 @dataclass
-class Server:
+class ArchiveServer:
     """Serves an archive from its builder to the cluster's nodes; it signs what they request."""
 
     packed: OnNode
@@ -201,7 +201,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ArchivePart:
     """One file of an archive. `size` in bytes, `sha256` in hex, as its builder computed it.
     `object` and `version` are its key in the store and that object's ETag or generation; "" while
     it is on its builder alone."""
@@ -223,7 +223,7 @@ class StorePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
+class EnvironmentArchive:
     """An environment packed by one node, for nodes whose `key` is the same.
 
     `python` is its minor version ("3.12"), `bases` the Python that it was created from and links to
@@ -233,7 +233,7 @@ class Archive:
 
     key: str
     label: str
-    parts: tuple[Part, ...]
+    parts: tuple[ArchivePart, ...]
     python: str
     bases: tuple[str, ...] = ()
     store: StorePlace | None = None

@@ -24,7 +24,7 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.node.listing import File
-from cloudtrain.setup.programs import FORMAT, Archive, OnNode, Part, StorePlace
+from cloudtrain.setup.programs import FORMAT, ArchivePart, EnvironmentArchive, OnNode, StorePlace
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import home
 
@@ -39,7 +39,7 @@ AT_ONCE = 16
 
 def store_archive(
     packed: OnNode, place: StorePlace, store: ArtifactStore, transport: Transport, stop: Stop
-) -> Archive:
+) -> EnvironmentArchive:
     """Upload the parts from their node, copy them to their place, and record the archive here.
     `store` is the one at `place`. Raises StoreError, NodeUnreachable."""
     archive = packed.archive
@@ -79,11 +79,11 @@ def store_archive(
     return kept
 
 
-def folder_of(archive: Archive) -> str:
+def folder_of(archive: EnvironmentArchive) -> str:
     return f"{FOLDER}/{archive.key}/{archive.sha256[:32]}"
 
 
-def listed(archive: Archive, data: DataStore) -> Iterator[Part]:
+def listed(archive: EnvironmentArchive, data: DataStore) -> Iterator[ArchivePart]:
     """The parts with their objects and versions as the store lists them. Raises StoreError."""
     found = {each.key.rpartition("/")[2]: each for each in data.objects()}
     for part in archive.parts:
@@ -96,7 +96,7 @@ def listed(archive: Archive, data: DataStore) -> Iterator[Part]:
 class StoreSigner:
     """Signs the downloads of an archive's parts in a store, for the versions that were listed."""
 
-    def __init__(self, archive: Archive, data: DataStore) -> None:
+    def __init__(self, archive: EnvironmentArchive, data: DataStore) -> None:
         self._objects = {part.name: part for part in archive.parts}
         self._data = data
 
@@ -110,7 +110,7 @@ class StoreSigner:
             yield from self._data.read(part.object, part.version, offset)
 
 
-def delete(record: Archive | Staging, store: ArtifactStore) -> None:
+def delete(record: EnvironmentArchive | Staging, store: ArtifactStore) -> None:
     """Delete the files in the record's folder, and then the record. Raises StoreError."""
     if not record.folder.startswith(f"{FOLDER}/"):
         raise StoreError(f"{record.folder!r} is not the folder of an environment")
@@ -119,7 +119,7 @@ def delete(record: Archive | Staging, store: ArtifactStore) -> None:
     forget(record)
 
 
-def archive_data(place: StorePlace, archive: Archive) -> DataStore:
+def archive_data(place: StorePlace, archive: EnvironmentArchive) -> DataStore:
     """Reads the archive's folder in the store."""
     from cloudtrain.stores.data import open_data  # with urllib.request, slow to import
 
@@ -145,13 +145,13 @@ class Staging:
     begun: float = field(metadata=UNIX_TIME)
 
 
-def archives() -> tuple[Archive, ...]:
+def archives() -> tuple[EnvironmentArchive, ...]:
     """All that are known, the last one created first."""
-    found = _read("archive-*.json", Archive)
+    found = _read("archive-*.json", EnvironmentArchive)
     return tuple(sorted(found, key=lambda each: each.created, reverse=True))
 
 
-def archive_for(key: str, store: StorePlace) -> Archive | None:
+def archive_for(key: str, store: StorePlace) -> EnvironmentArchive | None:
     """The newest archive of that store for nodes with this key, copied to its end."""
     fitting = (
         each
@@ -167,23 +167,23 @@ def stagings() -> tuple[Staging, ...]:
     return tuple(_read("staging-*.json", Staging))
 
 
-def mark_used(archive: Archive, now: float) -> None:
+def mark_used(archive: EnvironmentArchive, now: float) -> None:
     """Record its use, if it is still known."""
     if _path(archive).exists():
         save(replace(archive, used=now))
 
 
-def save(record: Archive | Staging) -> None:
+def save(record: EnvironmentArchive | Staging) -> None:
     path = _path(record)
     make_folder(path.parent)
     write_whole(path, json.dumps(asdict(record)).encode())
 
 
-def forget(record: Archive | Staging) -> None:
+def forget(record: EnvironmentArchive | Staging) -> None:
     _path(record).unlink(missing_ok=True)
 
 
-def _path(record: Archive | Staging) -> Path:
+def _path(record: EnvironmentArchive | Staging) -> Path:
     if isinstance(record, Staging):
         return home() / f"environments/staging-{record.id}.json"
     return home() / f"environments/archive-{record.key}-{record.sha256[:16]}.json"

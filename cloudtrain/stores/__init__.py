@@ -14,7 +14,7 @@ from cloudtrain.core.store_kinds import KINDS, StoreKind, kind_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class StoreWishes:
     """Wishes that a config has of a service, beside the objects themselves. `encryption`: of
     uploads, as `artifacts.encryption` has it. `requester_pays`: for reads of input data."""
 
@@ -22,7 +22,7 @@ class Wishes:
     requester_pays: bool = False
 
 
-NO_WISHES = Wishes()
+NO_WISHES = StoreWishes()
 
 
 def open_store(
@@ -31,7 +31,7 @@ def open_store(
     endpoint: str | None = None,
     project: str | None = None,
     field: str = "artifacts.store",
-    wishes: Wishes = NO_WISHES,
+    wishes: StoreWishes = NO_WISHES,
 ) -> StoreBackend:
     """Open the store of a URI. Sends no request yet. Raises UsageError.
 

@@ -25,7 +25,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.identities.azure import identity
-from cloudtrain.stores import Wishes
+from cloudtrain.stores import StoreWishes
 from cloudtrain.stores.objects import AGAIN, CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, quoted, signer_of
 
@@ -49,7 +49,9 @@ COPY_SECONDS = 120.0
 """Seconds without progress after which a copy goes through this machine instead."""
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: StoreWishes
+) -> ObjectStore:
     """Open `az://ACCOUNT/CONTAINER/prefix`. Uses the credentials in AZURE_STORAGE_CONNECTION_STRING
     if it names this account, else azure-identity's standard chain."""
     account, container, prefix = split(uri)

@@ -21,13 +21,17 @@ from cloudtrain.core.protocols import StoredObject
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.shell import Secret
 from cloudtrain.core.store_kinds import is_on_this_machine, scheme_of
-from cloudtrain.stores import NO_WISHES, Wishes, open_store
+from cloudtrain.stores import NO_WISHES, StoreWishes, open_store
 from cloudtrain.stores.file import folder_of
 from cloudtrain.stores.objects import ObjectStore
 
 
 def open_data(
-    uri: str, *, endpoint: str | None = None, project: str | None = None, wishes: Wishes = NO_WISHES
+    uri: str,
+    *,
+    endpoint: str | None = None,
+    project: str | None = None,
+    wishes: StoreWishes = NO_WISHES,
 ) -> DataStore:
     """Open the data of a URI. Sends no request yet. Raises UsageError, CredentialsError."""
     if scheme_of(uri) == "https":

@@ -21,7 +21,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.presign import Presigner
 from cloudtrain.core.protocols import SMALL, ArtifactStore, Swapped
-from cloudtrain.stores import Wishes, disk
+from cloudtrain.stores import StoreWishes, disk
 
 PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""
@@ -31,7 +31,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _STALE = 24 * 3600.0
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> FileStore:
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: StoreWishes
+) -> FileStore:
     return FileStore(uri)
 
 

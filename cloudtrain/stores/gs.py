@@ -23,7 +23,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities import google as identity
-from cloudtrain.stores import Wishes
+from cloudtrain.stores import StoreWishes
 from cloudtrain.stores.objects import AGAIN, CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
@@ -37,7 +37,9 @@ AT_ONCE = 32
 EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: StoreWishes
+) -> ObjectStore:
     """Open `gs://BUCKET/prefix`. Uses the application default credentials."""
     bucket, prefix = split(uri)
     return ObjectStore(uri, _Bucket(bucket, prefix, endpoint, project, wishes), prefix)
@@ -45,7 +47,7 @@ def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishe
 
 class _Bucket:
     def __init__(
-        self, name: str, prefix: str, endpoint: str | None, project: str | None, wishes: Wishes
+        self, name: str, prefix: str, endpoint: str | None, project: str | None, wishes: StoreWishes
     ) -> None:
         import google.api_core.exceptions
         import google.auth.exceptions

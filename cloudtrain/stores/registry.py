@@ -51,7 +51,7 @@ REDIRECTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFacts:
-    """What a registry says of an image. `size`: bytes that a node pulls."""
+    """Description of an image by its registry. `size`: bytes that a node pulls."""
 
     digest: str
     size: int
@@ -122,7 +122,7 @@ class Registry:
             return _digest_of(self._ask("GET", f"manifests/{self.image.reference}").body)
 
     def facts(self, architecture: str) -> ImageFacts:
-        """What the image is on machines of an architecture: `amd64`, `arm64`. Raises CloudError."""
+        """Describe the image for an architecture: `amd64`, `arm64`. Raises CloudError."""
         with self._understood():
             return self._facts(architecture)
 

@@ -23,7 +23,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities.aws import identity
-from cloudtrain.stores import Wishes
+from cloudtrain.stores import StoreWishes
 from cloudtrain.stores.objects import AGAIN, CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.s3 import S3Presigner, encryption_arguments
 
@@ -43,7 +43,9 @@ SAMPLE_BYTES = 1 << 20
 GIVEN_BY_DEFAULT = "us-east-1"
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: StoreWishes
+) -> ObjectStore:
     """Open `s3://BUCKET/prefix`. Uses boto3's standard credential chain; `project`: its profile."""
     name, prefix = split(uri)
     return _Store(uri, _Bucket(name, endpoint, project, wishes), prefix)
@@ -67,7 +69,7 @@ class _Store(ObjectStore):
 
 class _Bucket:
     def __init__(
-        self, name: str, endpoint: str | None, profile: str | None, wishes: Wishes
+        self, name: str, endpoint: str | None, profile: str | None, wishes: StoreWishes
     ) -> None:
         import botocore.exceptions
 

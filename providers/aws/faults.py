@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cloudtrain.core import errors
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.base.faults import (
-    Row,
+    RefusalRow,
     Table,
     busy,
     denied,
@@ -102,7 +102,7 @@ TABLE = Table(
         words=r"not authorized to perform: iam:PassRole",
     ),
     # ── Why EC2 ended an instance, for codes that mean something else in a response ──
-    Row(errors.TransientError, "Server.InternalError", scope="zone"),
+    RefusalRow(errors.TransientError, "Server.InternalError", scope="zone"),
     wrong(KEY, "Client.InternalError *InvalidKMSKey* KMS* CustomerKeyHasBeenRevoked"),
     # ── Codes of responses ───────────────────────────────────────────────────
     full(
@@ -124,12 +124,12 @@ TABLE = Table(
     ),
     quota(_QUOTA, "VcpuLimitExceeded InstanceLimitExceeded"),
     quota(_SPOT_QUOTA, "MaxSpotInstanceCountExceeded"),
-    Row(
+    RefusalRow(
         errors.RateError,
         "RequestLimitExceeded BandwidthLimitExceeded *Throttl* TooManyRequestsException SlowDown "
         "PriorRequestNotComplete ConcurrentTagAccess",
     ),
-    Row(
+    RefusalRow(
         errors.TransientError,
         "ServerInternal InternalError InternalFailure InternalServerError ServiceUnavailable "
         "ServiceUnavailableException Unavailable RequestTimeout RequestTimeoutException",
@@ -164,14 +164,14 @@ TABLE = Table(
     ),
     denied(_SUPPORT, "OptInRequired PendingVerification Blocked AccountProblem"),
     # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
-    Row(errors.AddressTakenError, "InvalidIPAddress.InUse", scope="zone"),
-    Row(errors.NameTakenError, "*.Duplicate", scope="region"),
+    RefusalRow(errors.AddressTakenError, "InvalidIPAddress.InUse", scope="zone"),
+    RefusalRow(errors.NameTakenError, "*.Duplicate", scope="region"),
     full(_ELSEWHERE, "InvalidPlacementGroup.InUse", "in another availability zone"),
     busy(
         "still in use by a resource that is being deleted: run it again",
         "DependencyViolation *InUse Incorrect*State *InProgress",
     ),
-    Row(
+    RefusalRow(
         errors.NotFoundError,
         "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown",
         scope="region",
@@ -195,18 +195,18 @@ TABLE = Table(
         "the VPC's dedicated tenancy rules that machine or market out: set network.vpc",
         "DisallowedForDedicatedTenancyNetwork",
     ),
-    Row(
+    RefusalRow(
         errors.CloudConfigError,
         "InvalidVpcID.NotFound Client.InvalidSnapshot.NotFound IdempotentParameterMismatch "
         "EncryptedVolumesNotSupported",
     ),
     # ── Codes that are too numerous ──────────────────────────────────────────
-    Row(errors.NotFoundError, "*NotFound *NotFoundException http404", scope="region"),
+    RefusalRow(errors.NotFoundError, "*NotFound *NotFoundException http404", scope="region"),
     quota(
         "delete unused resources, or request more at Service Quotas",
         "*LimitExceeded *CountExceeded VolumeIOPSLimit",
     ),
-    Row(
+    RefusalRow(
         errors.CloudConfigError,
         "Invalid* Unsupported* Malformed* Missing* Unknown* *Malformed ValidationError",
     ),
@@ -216,7 +216,7 @@ TABLE = Table(
         scope="account",
         raised="botocore.exceptions.SSLError botocore.exceptions.InvalidProxiesConfigError",
     ),
-    Row(errors.TransientError, raised="botocore.exceptions.HTTPClientError"),
+    RefusalRow(errors.TransientError, raised="botocore.exceptions.HTTPClientError"),
     login(
         _LOG_IN, raised="botocore.exceptions.BotoCoreError libcloud.common.types.InvalidCredsError"
     ),

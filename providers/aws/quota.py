@@ -28,7 +28,7 @@ class Quota:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class QuotaNeed:
     """vCPUs needed of one quota in one region. `allowed` is None if it is not reported."""
 
     quota: Quota
@@ -57,7 +57,7 @@ def quota_of(machine: str, *, spot: bool) -> Quota | None:
 
 def needs(
     ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
-) -> tuple[list[Need], list[str]]:
+) -> tuple[list[QuotaNeed], list[str]]:
     """The vCPUs that all roles together need of each quota, and the machine types without a known
     quota.
 
@@ -80,7 +80,7 @@ def needs(
     running = _running(ec2, region, plan.config.name) if wanted else {}
     client = ec2.service("service-quotas", region)
     found = [
-        Need(
+        QuotaNeed(
             quota=quota,
             wanted=count,
             running=running.get(quota, 0),

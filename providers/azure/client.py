@@ -18,7 +18,7 @@ from cloudtrain.identities.azure import AzureIdentity, identity
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.shared_poll import NOT_DONE, SharedPoll
 from cloudtrain.providers.base.answers import objects
-from cloudtrain.providers.base.http import Answer, HttpClient, Tree
+from cloudtrain.providers.base.http import CloudAnswer, HttpClient, Tree
 from cloudtrain.providers.base.timing import Timing, require_network
 
 ENDPOINT = "https://management.azure.com"
@@ -115,7 +115,7 @@ class ArmClient:
         *,
         query: Mapping[str, str] | None = None,
         retried: type[errors.CloudError] | None = None,
-    ) -> Answer:
+    ) -> CloudAnswer:
         """Send one request, retried while it is throttled, unanswered or raises `retried`. Falls
         back to an older API version if this endpoint does not support ours yet."""
         wanted = None if "api-version=" in path else paths.version(path)
@@ -148,13 +148,13 @@ class ArmClient:
         body: Tree | None,
         query: Mapping[str, str],
         retried: type[errors.CloudError] | None,
-    ) -> Answer:
+    ) -> CloudAnswer:
         url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         asked = f"{method} {_short(path)}"
         if body and body.get("zones"):
             self._zonal.add(path)
 
-        def once(token: str) -> Answer:
+        def once(token: str) -> CloudAnswer:
             headers = {"Authorization": f"Bearer {token}"}
             answer = self._http.ask(asked, self.endpoint, method, url, headers=headers, body=body)
             if answer.ok:
@@ -167,7 +167,7 @@ class ArmClient:
                 reach=self._reach(path),
             )
 
-        def signed() -> Answer:
+        def signed() -> CloudAnswer:
             token = self.token()
             try:
                 return once(token)
@@ -232,7 +232,7 @@ class ArmClient:
         """Create or update a resource and wait for it; again while what it needs is not ready."""
         self.made(path, self.call("PUT", path, body, retried=errors.BusyError))
 
-    def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
+    def made(self, path: str, answer: CloudAnswer, *, within: float = OPERATION) -> None:
         """Wait for the resource of a PUT, by one list for all of its kind. Raises its error."""
         if _is_ready(answer):
             return
@@ -259,7 +259,9 @@ class ArmClient:
         except errors.NotFoundError:
             return
 
-    def finish(self, method: str, path: str, answer: Answer, *, within: float = OPERATION) -> None:
+    def finish(
+        self, method: str, path: str, answer: CloudAnswer, *, within: float = OPERATION
+    ) -> None:
         """Wait for the operation that `answer` belongs to. Raises the operation's error. Azure
         reports operations in three ways:
         https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations"""
@@ -325,7 +327,7 @@ class ArmClient:
             return False
         return None if answer.status == 202 else True
 
-    def _hear(self, url: str, polled: _Polled) -> Answer | None:
+    def _hear(self, url: str, polled: _Polled) -> CloudAnswer | None:
         try:
             answer = self.call("GET", paths.local(url, self._prefix))
         except (errors.NotFoundError, errors.PermissionsError):
@@ -398,7 +400,7 @@ def failure_reason(thing: Tree) -> Any:
     return {"code": "", "message": f"provisioning ended as {state}"}
 
 
-def _is_ready(answer: Answer) -> bool:
+def _is_ready(answer: CloudAnswer) -> bool:
     return answer.status in (200, 201) and state_of(answer.body) == "succeeded"
 
 

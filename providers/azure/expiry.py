@@ -252,7 +252,7 @@ class Expiries:
             ends[name] = armed.get(paths.last(group.schedule(name)).lower(), _Armed(None))
             if ends[name].operation and (both or not ends[name].daily(expires, now)):
                 asked.setdefault(region, []).append(ends[name].operation)
-        reported: dict[str, Report] = {}
+        reported: dict[str, OperationReport] = {}
         for region, operations in asked.items():
             reported |= self._deadlines.reported(region, operations)
         for name, (region, expires) in guarded.items():
@@ -364,7 +364,7 @@ class Deadline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class OperationReport:
     """An operation as Azure reports it."""
 
     state: str
@@ -372,7 +372,7 @@ class Report:
     """Unix time."""
 
 
-def is_at(report: Report | None, expires: float) -> bool | None:
+def is_at(report: OperationReport | None, expires: float) -> bool | None:
     """True if the operation is still due at `expires`, None if Azure does not report it."""
     if report is None:
         return None
@@ -396,7 +396,7 @@ class Deadlines:
         if not made.operation:
             return made
 
-        def ask() -> tuple[Report | None] | None:
+        def ask() -> tuple[OperationReport | None] | None:
             told = self.reported(region, [made.operation]).get(made.operation)
             return (told,) if told is None or told.state != UNKNOWN else None
 
@@ -430,9 +430,9 @@ class Deadlines:
             words = ": ".join(str(each) for each in told if each) or words
         return Deadline(refusal=CloudConfigError(f"{what} was refused: {words}", what=node))
 
-    def reported(self, region: str, operations: Sequence[str]) -> dict[str, Report]:
+    def reported(self, region: str, operations: Sequence[str]) -> dict[str, OperationReport]:
         """Reports of Azure on these operations, by ID; none where this user may not ask."""
-        found: dict[str, Report] = {}
+        found: dict[str, OperationReport] = {}
         for first in range(0, len(operations), MOST):
             some = operations[first : first + MOST]
             answer = ask_or_none(
@@ -440,13 +440,13 @@ class Deadlines:
             )
             if answer is None:
                 continue
-            found |= dict.fromkeys(some, Report(state=UNKNOWN, at=0.0))
+            found |= dict.fromkeys(some, OperationReport(state=UNKNOWN, at=0.0))
             for result in answer.get("results") or ():
                 known = result.get("operation") or {}
                 moment = unix_time(known.get("deadline") or known.get("deadLine"))
                 state = str(known.get("state", "")).lower()
                 if moment is not None and state:
-                    found[str(known.get("operationId"))] = Report(state=state, at=moment)
+                    found[str(known.get("operationId"))] = OperationReport(state=state, at=moment)
         return found
 
     def withdraw(self, region: str, operation: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.core import errors
 from cloudtrain.identities.azure import LOGIN
 from cloudtrain.providers.base.faults import (
-    Row,
+    RefusalRow,
     Table,
     busy,
     denied,
@@ -99,7 +99,7 @@ TABLE = Table(
     ),
     # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
     # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
-    Row(
+    RefusalRow(
         errors.TransientError,
         "FailedIdentityOperation",
         r"Status: '(Internal|Service|TooMany|Gateway)",
@@ -128,9 +128,9 @@ TABLE = Table(
         "ResourcesQuotaExceeded PublicIPCountLimitExceededByVMScaleSet "
         "ResourceCountExceedsLimitDueToTemplate *LimitReached *LimitExceeded *QuotaExceeded",
     ),
-    Row(errors.RateError, "TooManyRequests *Throttled http429", scope="account"),
+    RefusalRow(errors.RateError, "TooManyRequests *Throttled http429", scope="account"),
     # ── What passes ──────────────────────────────────────────────────────────
-    Row(
+    RefusalRow(
         errors.TransientError,
         "*Internal*Error ServiceUnavailable ServerBusy *TooBusy ServerTimeout GatewayTimeout "
         "BadGateway RequestTimeout *TimedOut RetryableError OperationPreempted Canceled",
@@ -192,7 +192,7 @@ TABLE = Table(
     denied("it is locked: run `az lock list`, then `az lock delete`", "ScopeLocked"),
     # ── What is in the way ───────────────────────────────────────────────────
     # daniel-rhoades/acs-engine-terraform#10 quotes it for a network interface, read 2026-11-23.
-    Row(errors.AddressTakenError, "PrivateIPAddressIsAllocated", scope="region"),
+    RefusalRow(errors.AddressTakenError, "PrivateIPAddressIsAllocated", scope="region"),
     busy(
         _WAIT,
         "*BeingDeleted *InProgress NicReservedForAnotherVm NicInUseWithPrivateEndpoint "
@@ -201,7 +201,7 @@ TABLE = Table(
         "CanceledAndSupersededDueToAnotherOperation ReferencedResourceNotProvisioned "
         "PreconditionFailed AttachDiskWhileBeingDetached ResourceGroupDeletion* http409 http412",
     ),
-    Row(
+    RefusalRow(
         errors.NameTakenError,
         "PropertyChangeNotAllowed ConflictingUserInput InvalidResourceLocation "
         "InvalidResourceGroupLocation ResourceAvailabilityZonesCannotBeModified",
@@ -221,8 +221,8 @@ TABLE = Table(
     ),
     wrong("check `placement`", "LocationNotAvailableForResourceGroup"),
     wrong("check `placement`", "InvalidAvailabilityZone", scope="zone"),
-    Row(errors.NotFoundError, "*NotFound http404", scope="region"),
-    Row(
+    RefusalRow(errors.NotFoundError, "*NotFound http404", scope="region"),
+    RefusalRow(
         errors.CloudConfigError,
         "BadRequest OSProvisioningClientError NoRegisteredProviderFound Invalid* Unsupported* "
         "Malformed* Missing* Unknown* "
@@ -235,7 +235,7 @@ TABLE = Table(
         raised="azure.core.exceptions.ClientAuthenticationError "
         "libcloud.common.types.InvalidCredsError",
     ),
-    Row(
+    RefusalRow(
         errors.TransientError,
         scope="region",
         raised="azure.core.exceptions.ServiceRequestError "
@@ -243,7 +243,7 @@ TABLE = Table(
         "azure.core.exceptions.IncompleteReadError azure.core.exceptions.TooManyRedirectsError "
         "azure.core.exceptions.StreamConsumedError azure.core.exceptions.HttpResponseError",
     ),
-    Row(errors.CloudError, raised="azure.core.exceptions.AzureError"),
+    RefusalRow(errors.CloudError, raised="azure.core.exceptions.AzureError"),
 )
 """The first row that fits counts, so what is special comes first. A new one begins with its refusal
 in tests/standins/corpus/azure.yaml, or in tests/unit/test_azure_faults.py if only documented."""

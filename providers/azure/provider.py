@@ -30,7 +30,7 @@ from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.resource_providers import ResourceProviders
 from cloudtrain.providers.azure.resources import Resources
-from cloudtrain.providers.azure.teardown import Teardown
+from cloudtrain.providers.azure.teardown import SubscriptionTeardown
 from cloudtrain.providers.azure.vms import Vms, serial_log
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.driver import (
@@ -80,7 +80,7 @@ class AzureDriver(CloudDriver[ClusterNetwork]):
         self._ends = Expiries(self._arm, self._services)
         self._vms = Vms(self._arm, self._ends)
         self._holdings = Resources(self._arm)
-        self._removal = Teardown(self._arm, self._vms, self._ends)
+        self._removal = SubscriptionTeardown(self._arm, self._vms, self._ends)
 
     def principal(self) -> Principal | None:
         return principal(self._arm.token())

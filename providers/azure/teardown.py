@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Resource, Vm
-from cloudtrain.providers.base.http import Answer, Tree
+from cloudtrain.providers.base.http import CloudAnswer, Tree
 
 GROUP = "resource group"
 AT_ONCE = 64
@@ -47,7 +47,7 @@ TRIES = 4
 T = TypeVar("T")
 
 
-class Teardown:
+class SubscriptionTeardown:
     """Deletes our resources in one subscription. Thread-safe."""
 
     def __init__(self, arm: ArmClient, vms: Vms, ends: Expiries) -> None:
@@ -148,10 +148,10 @@ class Teardown:
         path = f"{group.path}/providers/Microsoft.Compute/virtualMachines"
         return self._arm.pages_if_told(path)
 
-    def _deallocate(self, vms: Sequence[Tree]) -> dict[str, Answer]:
+    def _deallocate(self, vms: Sequence[Tree]) -> dict[str, CloudAnswer]:
         """Begin to deallocate the VMs; the answers by ID. One that is refused is still deleted."""
 
-        def ask(vm: Tree) -> Answer | None:
+        def ask(vm: Tree) -> CloudAnswer | None:
             try:
                 return self._arm.call("POST", f"{vm['id']}/deallocate")
             except errors.CloudError:
@@ -161,7 +161,11 @@ class Teardown:
         return {str(vm["id"]): a for vm, a in zip(vms, answers, strict=True) if a is not None}
 
     def _not_deleted(
-        self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: errors.CloudError
+        self,
+        name: str,
+        vms: Sequence[Tree],
+        begun: dict[str, CloudAnswer],
+        refusal: errors.CloudError,
     ) -> errors.PermissionsError:
         """The error for a locked group: its machines are no longer billed, all else in it is."""
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]

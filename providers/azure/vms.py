@@ -14,7 +14,7 @@ from cloudtrain.providers.azure.shared_poll import NOT_DONE
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
-from cloudtrain.providers.base.http import Answer, Tree
+from cloudtrain.providers.base.http import CloudAnswer, Tree
 from cloudtrain.providers.base.teardown import roll_back
 from cloudtrain.providers.base.words import last_lines
 
@@ -73,7 +73,7 @@ class Vms:
         if order.expires is not None and not armed:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
 
-    def _await(self, name: str, path: str, begun: Answer | None) -> None:
+    def _await(self, name: str, path: str, begun: CloudAnswer | None) -> None:
         """Wait until the VM is created. Raises CapacityError (`stuck`) if that takes too long."""
         within = self._arm.timing.boot
         try:
@@ -86,7 +86,7 @@ class Vms:
                 raise
             raise listing.stuck(within) from error
 
-    def _begin(self, path: str, body: Tree, *others: Tree) -> Answer | None:
+    def _begin(self, path: str, body: Tree, *others: Tree) -> CloudAnswer | None:
         """Begin to create the VM; None if an earlier call, whose answer was lost, has begun.
         `others`: images to try in turn if the first does not exist."""
         try:

@@ -19,7 +19,7 @@ from cloudtrain.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Row:
+class RefusalRow:
     """Meaning of a refusal. The first row that fits counts, so what is special comes first."""
 
     error: type[errors.CloudError]
@@ -57,10 +57,12 @@ class Kind:
         scope: errors.Scope | Literal["asked"] | None = None,
         code: str = "",
         raised: str = "",
-    ) -> Row:
+    ) -> RefusalRow:
         """A row. `scope`: by default that of the kind; `asked`: as far as what was asked."""
         reach = None if scope == "asked" else scope or self.reaches
-        return Row(self.error, codes, words, scope=reach, hint=hint, code=code, raised=raised)
+        return RefusalRow(
+            self.error, codes, words, scope=reach, hint=hint, code=code, raised=raised
+        )
 
 
 denied = Kind(errors.PermissionsError, "account")
@@ -74,13 +76,13 @@ busy = Kind(errors.BusyError, "region")
 class Table:
     """The rows of one cloud, before those that all clouds share."""
 
-    def __init__(self, *rows: Row) -> None:
+    def __init__(self, *rows: RefusalRow) -> None:
         self._rows = [
             (row, tuple(map(_key, row.codes.split())), re.compile(row.words))
             for row in (*rows, *SHARED)
         ]
 
-    def row(self, code: str, words: str = "") -> Row | None:
+    def row(self, code: str, words: str = "") -> RefusalRow | None:
         """The first row that fits this code and message."""
         key = _key(code)
         for row, patterns, pattern in self._rows:
@@ -111,7 +113,7 @@ class Table:
         code = row.code or code or f"HTTP {status}"
         return _error(row, what, words, code, reach, facts or {}, retry_after)
 
-    def _told(self, causes: Sequence[tuple[str, str]], status: int) -> tuple[str, str, Row]:
+    def _told(self, causes: Sequence[tuple[str, str]], status: int) -> tuple[str, str, RefusalRow]:
         """The code that counts, its message, and what it means. An answer with a code is an answer,
         whatever its status: with a server error, too, it says what failed, and the same request
         gets it again. Only a 429 counts before a code that does not say what to wait for."""
@@ -146,7 +148,7 @@ class Table:
             if any(fnmatchcase(name, each) for each in row.raised.split() for name in names)
         )
         row = (self.row(f"http{status}") if status else None) or next(raised, _UNKNOWN)
-        row = Row(errors.TransientError) if getattr(error, "retryable", False) else row
+        row = RefusalRow(errors.TransientError) if getattr(error, "retryable", False) else row
         code = f"HTTP {status}" if status else type(error).__name__
         first = error.args[0] if error.args else ""  # google-auth appends the whole response
         words = (first if isinstance(first, str) else str(error)) or type(error).__name__
@@ -154,7 +156,7 @@ class Table:
 
 
 def _error(
-    row: Row,
+    row: RefusalRow,
     what: str,
     words: str,
     code: str,
@@ -210,16 +212,16 @@ def _key(code: str) -> str:
     return code.replace("_", "").lower()
 
 
-_UNKNOWN = Row(errors.CloudError)
+_UNKNOWN = RefusalRow(errors.CloudError)
 _HTTP = "libcloud.common.exceptions.BaseHTTPError"
 _FIRM = (errors.BusyError, errors.CapacityError, errors.QuotaError, errors.RateError)
 SHARED = (
-    Row(errors.CredentialsError, "http401", scope="account"),
-    Row(errors.RateError, "http429"),
-    Row(errors.NotFoundError, "http404"),
-    Row(errors.CloudConfigError, "http501"),
-    Row(errors.TransientError, "http408 http425 http5??"),
-    Row(errors.CloudConfigError, "http3?? http4??"),
+    RefusalRow(errors.CredentialsError, "http401", scope="account"),
+    RefusalRow(errors.RateError, "http429"),
+    RefusalRow(errors.NotFoundError, "http404"),
+    RefusalRow(errors.CloudConfigError, "http501"),
+    RefusalRow(errors.TransientError, "http408 http425 http5??"),
+    RefusalRow(errors.CloudConfigError, "http3?? http4??"),
     wrong(
         "set REQUESTS_CA_BUNDLE (AWS: AWS_CA_BUNDLE) to a file with your CA certificates",
         scope="account",
@@ -232,7 +234,7 @@ SHARED = (
         "requests.exceptions.MissingSchema requests.exceptions.InvalidHeader "
         "requests.exceptions.TooManyRedirects",
     ),
-    Row(
+    RefusalRow(
         errors.TransientError,
         raised="requests.exceptions.Timeout requests.exceptions.ConnectionError "
         "requests.exceptions.ChunkedEncodingError requests.exceptions.RetryError "
@@ -241,6 +243,6 @@ SHARED = (
         "libcloud.common.types.MalformedResponseError "
         "libcloud.common.types.ServiceUnavailableError",
     ),
-    Row(errors.CloudError, raised="requests.exceptions.RequestException"),
-    Row(errors.TransientError, raised="builtins.OSError"),
+    RefusalRow(errors.CloudError, raised="requests.exceptions.RequestException"),
+    RefusalRow(errors.TransientError, raised="builtins.OSError"),
 )

@@ -31,7 +31,7 @@ Sign = Callable[["CloudConnection", Headers], Headers]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CloudAnswer:
     """One answer of a cloud."""
 
     status: int
@@ -121,7 +121,7 @@ class HttpClient:
         body: Tree | None = None,
         form: str | None = None,
         sign: Sign | None = None,
-    ) -> Answer:
+    ) -> CloudAnswer:
         """Send one request to a path below `url`, with a body of JSON or a form, and return the
         answer, whatever its status. `sign` returns the headers to send for those that libcloud
         would. Raises CloudError; `asked` names the request in it."""
@@ -137,7 +137,7 @@ class HttpClient:
                 parsed = (self._parse or parse_json)(got.body)
             except ValueError as error:
                 raise TransientError(f"{asked}: {error}", code=CUT_OFF) from error
-        return Answer(status=got.status, headers=got.headers, text=got.body, body=parsed)
+        return CloudAnswer(status=got.status, headers=got.headers, text=got.body, body=parsed)
 
     @contextmanager
     def _connection(self, url: str) -> Iterator[CloudConnection]:

@@ -58,7 +58,7 @@ class SeenGenerations:
     def of_these(
         self, machines: Sequence[Vm], resources: Sequence[Resource], now: float
     ) -> tuple[list[Vm], Sequence[Resource]]:
-        """What may be deleted: no resource while there is anything newer, which may use it."""
+        """Resources that may be deleted: none while there is anything newer, which may use it."""
         mine = [m for m in machines if not self.is_other(m.generation)]
         return mine, () if self.newer(machines, resources, now) else resources
 

@@ -23,7 +23,7 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.retry import report_wait
 from cloudtrain.providers.base.answers import typed
-from cloudtrain.providers.base.http import TIMEOUT, Answer, HttpClient, require_url
+from cloudtrain.providers.base.http import TIMEOUT, CloudAnswer, HttpClient, require_url
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.base.wishes import Wishes
 from cloudtrain.providers.gcp import faults
@@ -258,7 +258,7 @@ class GcpClient:
         params: Mapping[str, str] | None,
         body: Json | None,
     ) -> Json:
-        def send(*, renew: bool = False) -> Answer:
+        def send(*, renew: bool = False) -> CloudAnswer:
             headers = self.credentials.headers(renew=renew)
             return self._http.ask(
                 what, self.url, method, action, headers=headers, params=params, body=body

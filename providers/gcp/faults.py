@@ -9,7 +9,7 @@ from typing import Any
 from cloudtrain.core import errors
 from cloudtrain.identities.google import LOGIN
 from cloudtrain.providers.base.faults import (
-    Row,
+    RefusalRow,
     Table,
     denied,
     login,
@@ -161,7 +161,7 @@ TABLE = Table(
         r"|Reservation .* is incorrect for the requested|must use ReservationAffinity of",
         scope="account",
     ),
-    Row(
+    RefusalRow(
         errors.CapacityError,
         words=r"Specified reservations? .* do(es)? not have available resources"
         r"|Cannot use reservation, it requires reservation to be in READY"
@@ -177,7 +177,7 @@ TABLE = Table(
     # ── Reasons and codes: an operation's and a response's alike ─────────────
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-resource-availability
-    Row(
+    RefusalRow(
         errors.CapacityError,
         "*RESOURCE_POOL_EXHAUSTED* *STOCKOUT RESOURCE_AVAILABILITY INSUFFICIENT_CAPACITY "
         "VM_MIN_COUNT_NOT_REACHED",
@@ -192,24 +192,24 @@ TABLE = Table(
     quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED", r"_ALL_REGIONS\b|\bglobally\b", scope="account"),
     quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED"),
     quota(MORE, words=r"Quota limit '\w+' has been exceeded"),
-    Row(
+    RefusalRow(
         errors.RateError,
         "RATE_LIMIT_EXCEEDED USER_RATE_LIMIT_EXCEEDED CONCURRENT_LIMIT_EXCEEDED "
         "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED RESOURCE_EXHAUSTED",
     ),
-    Row(
+    RefusalRow(
         errors.TransientError,
         "INTERNAL* BACKEND_ERROR SERVICE_UNAVAILABLE UNAVAILABLE *TIMEOUT DEADLINE_EXCEEDED "
         "ABORTED *_BACKEND_UNAVAILABLE *_STATUS_UNAVAILABLE",
     ),
-    Row(
+    RefusalRow(
         errors.BusyError,
         "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409",
     ),
     # "IP '10.0.0.2' is already being used by another resource.": hashicorp/terraform#18998 and
     # kubernetes/kubernetes#66762 quote the words and the code, read 2026-11-23.
-    Row(errors.AddressTakenError, "IP_IN_USE_BY_ANOTHER_RESOURCE", scope="zone"),
-    Row(
+    RefusalRow(errors.AddressTakenError, "IP_IN_USE_BY_ANOTHER_RESOURCE", scope="zone"),
+    RefusalRow(
         errors.NameTakenError,
         "ALREADY_EXISTS RESOURCE_ALREADY_EXISTS DUPLICATE",
         scope="account",
@@ -241,16 +241,16 @@ TABLE = Table(
         "AUTH_ERROR UNAUTHENTICATED UNAUTHORIZED LOGIN_REQUIRED EXPIRED ACCESS_TOKEN_* "
         "CREDENTIALS_MISSING ACCOUNT_STATE_INVALID http401",
     ),
-    Row(
+    RefusalRow(
         errors.CloudConfigError,
         "INVALID INVALID_* BAD_REQUEST PARSE_ERROR REQUIRED FAILED_PRECONDITION "
         "UNSUPPORTED_OPERATION",
     ),
-    Row(
+    RefusalRow(
         errors.NotFoundError, "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"
     ),
     # ── Exceptions of google-auth, libcloud and requests ─────────────────────
-    Row(
+    RefusalRow(
         errors.TransientError,
         raised="google.auth.exceptions.TransportError google.auth.exceptions.TimeoutError "
         "google.auth.exceptions.ResponseError",
@@ -260,7 +260,7 @@ TABLE = Table(
         raised="google.auth.exceptions.* libcloud.common.google.GoogleAuthError "
         "libcloud.common.types.InvalidCredsError",
     ),
-    Row(errors.TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
+    RefusalRow(errors.TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
 )
 """The first row that fits counts, so what is special comes first. A new one begins with its refusal
 in tests/standins/corpus/gcp.yaml, or in tests/unit/test_gcp_faults.py if only documented."""

@@ -224,7 +224,7 @@ def _connect(
             banner_timeout=SECONDS,
             auth_timeout=SECONDS,
             sock=through,  # type: ignore[arg-type]  # what it calls of a socket
-            transport_factory=Transport,  # type: ignore[arg-type]  # its arguments have defaults
+            transport_factory=UserTransport,  # type: ignore[arg-type]  # its arguments have defaults
         )
     except paramiko.BadHostKeyException as error:
         raise HostKeyMismatch(
@@ -359,7 +359,7 @@ class NamedKeys:
         self._agent.close()
 
 
-class Transport(paramiko.Transport):
+class UserTransport(paramiko.Transport):
     """paramiko's, which also keeps why the server ended the connection."""
 
     farewell = ""

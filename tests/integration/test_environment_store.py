@@ -17,7 +17,7 @@ import pytest
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.setup import stored
-from cloudtrain.setup.programs import Archive, OnNode, StorePlace
+from cloudtrain.setup.programs import EnvironmentArchive, OnNode, StorePlace
 from cloudtrain.stores import open_store
 from tests.standins.faults import EVER, Fault, Faults
 from tests.standins.stores import KINDS, Store, faulty
@@ -112,7 +112,7 @@ def uri(door: tuple[Store, Faults], tmp_path: Path) -> str:
     return f"{door[0].uri}/{tmp_path.name}"
 
 
-def store_it(transport: SameHomes, packed: OnNode, uri: str) -> Archive:
+def store_it(transport: SameHomes, packed: OnNode, uri: str) -> EnvironmentArchive:
     return stored.store_archive(packed, StorePlace(uri=uri), open_store(uri), transport, Stop())
 
 

@@ -35,7 +35,7 @@ from cloudtrain.core.shell import Secret
 from cloudtrain.identities.google import SCOPE
 from cloudtrain.node.listing import File
 from cloudtrain.node.unpacker import Stream
-from cloudtrain.stores import Wishes, open_store
+from cloudtrain.stores import StoreWishes, open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign
 from cloudtrain.stores.presign.gs import SPARE, DownscopedTokens
@@ -781,7 +781,7 @@ def test_data_whose_reader_pays_is_read_here_and_by_nodes(
     with pytest.raises(StoreError, match="requester pays") as raised:
         list(open_data(uri, endpoint=url).objects())
     assert "requester_pays: true" in str(raised.value.hint)
-    wishes = Wishes(requester_pays=True)
+    wishes = StoreWishes(requester_pays=True)
     paid = open_data(uri, endpoint=url, project="paying-project", wishes=wishes)
     (one,) = paid.objects()
     assert b"".join(paid.read(one.key, one.version)) == b"one"

@@ -37,7 +37,7 @@ from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.shell import Secret
 from cloudtrain.node.listing import File
-from cloudtrain.stores import Wishes, open_store
+from cloudtrain.stores import StoreWishes, open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import s3 as presign
 from tests.standins.faults import Fault, Faults
@@ -446,7 +446,7 @@ def test_a_bucket_that_demands_encryption_takes_every_upload(
         new_store().check()
     assert "artifacts.encryption" in str(raised.value.hint)
     sender = Sender(tmp_path)
-    sender.store = store = open_store(sender.store.uri, wishes=Wishes(encryption=wish))
+    sender.store = store = open_store(sender.store.uri, wishes=StoreWishes(encryption=wish))
     store.check()
     data = sender.put("small", b"1" * 100), sender.put("large", os.urandom(PART + 12345))
     sent = sender.send("small", "large")
@@ -465,7 +465,7 @@ def test_data_whose_reader_pays_is_read_here_and_by_nodes(world: World) -> None:
     with pytest.raises(PermissionsError) as raised:
         list(open_data("s3://bucket/paid").objects())
     assert "requester_pays" in str(raised.value.hint)
-    paid = open_data("s3://bucket/paid", wishes=Wishes(requester_pays=True))
+    paid = open_data("s3://bucket/paid", wishes=StoreWishes(requester_pays=True))
     (one,) = paid.objects()
     assert b"".join(paid.read(one.key, one.version)) == b"1"
     signed = paid.sign(one.key, one.version, expires_in=60.0)

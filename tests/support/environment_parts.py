@@ -22,7 +22,7 @@ from cloudtrain.playbooks import tensorflow
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.setup import programs
 from cloudtrain.setup.prepare import shared_environments
-from cloudtrain.setup.programs import OnNode, Server
+from cloudtrain.setup.programs import ArchiveServer, OnNode
 from tests.support.landing_parts import FolderTransport, Heard
 from tests.support.nodes_here import Remembered, node
 from tests.support.package_index import PackageIndex
@@ -212,7 +212,7 @@ def pack(transport: SameHomes, one: Node) -> OnNode:
 
 def fetch(transport: SameHomes, target: Node, packed: OnNode) -> None:
     """From its builder, as another node of the cluster does."""
-    server = Server(packed=packed, transport=transport, stop=Stop())
+    server = ArchiveServer(packed=packed, transport=transport, stop=Stop())
     try:
         server.start()
         programs.fetch(

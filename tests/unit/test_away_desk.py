@@ -28,7 +28,7 @@ from cloudtrain.away.desk_cluster import (
 )
 from cloudtrain.away.job import (
     Job,
-    Outcome,
+    JobOutcome,
     code_on_desk,
     config_for_desk,
     from_bytes,
@@ -79,7 +79,7 @@ from cloudtrain.core.retry import Clock
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Secret
 from cloudtrain.money.estimate import estimate
-from cloudtrain.playbooks.code import Archive, FolderCode, GitCode, PrivateCode
+from cloudtrain.playbooks.code import CodeArchive, FolderCode, GitCode, PrivateCode
 from cloudtrain.providers.aws.facts import FACTS
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
@@ -247,7 +247,7 @@ def test_nodes_are_open_to_the_desk_alone_and_need_no_way_around() -> None:
 
 
 def test_code_that_needs_a_git_credential_is_delivered_from_here(tmp_path: Path) -> None:
-    nothing = Archive(lambda tar: None)
+    nothing = CodeArchive(lambda tar: None)
     git = config(code=Code(git="https://x/y.git", ref="main"))
     public = GitCode(url="https://x/y.git", digest="c0ffee")
     assert code_on_desk(git, public) == Code(git="https://x/y.git", ref="c0ffee")
@@ -533,7 +533,7 @@ def test_a_process_that_takes_over_runs_nothing_twice(
     desk.records.save_run(replace(RUN, state="failed", exit_code=1))
     assert desk.run() == 1
     assert desk.story == ["destroy", "delete mnist-desk after ended"]
-    assert recorded_outcome() == Outcome(exit_code=1)
+    assert recorded_outcome() == JobOutcome(exit_code=1)
     desk.story.clear()
     assert desk.run() == 1
     assert desk.story == ["delete mnist-desk after ended"]

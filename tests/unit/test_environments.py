@@ -20,14 +20,21 @@ from cloudtrain.core.model import ClusterConfig, Node, NodeGroup
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import Step, command
 from cloudtrain.setup import programs, stored
-from cloudtrain.setup.prepare import Sharing
-from cloudtrain.setup.programs import PROBE, Archive, OnNode, Part, StorePlace, key_of
+from cloudtrain.setup.prepare import SharedEnvironments
+from cloudtrain.setup.programs import (
+    PROBE,
+    ArchivePart,
+    EnvironmentArchive,
+    OnNode,
+    StorePlace,
+    key_of,
+)
 
 FACTS = ("ubuntu", "24.04", "x86_64", "glibc 2.39", "zstd", "/home/cloudtrain")
 FOLDER = ".cache/cloudtrain/venvs/tf2.21-cpu-0123456789ab"
 STEP = Step(name="tf2.21-cpu", run=command("true"), shared=FOLDER)
 PLACE = StorePlace(uri="gs://bucket/prefix")
-PARTS = (Part(name="part-000.tar.zst", size=10, sha256="a" * 64, object="k", version="1"),)
+PARTS = (ArchivePart(name="part-000.tar.zst", size=10, sha256="a" * 64, object="k", version="1"),)
 
 
 def node(number: int, host: str = "") -> Node:
@@ -37,8 +44,8 @@ def node(number: int, host: str = "") -> Node:
     )
 
 
-def archive(**changes: Any) -> Archive:
-    made = Archive(
+def archive(**changes: Any) -> EnvironmentArchive:
+    made = EnvironmentArchive(
         key=key_of(FACTS, FOLDER),
         label="tf2.21-cpu",
         parts=PARTS,
@@ -66,7 +73,7 @@ class Cluster:
     kept: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def sharing(self) -> Sharing:
+    def sharing(self) -> SharedEnvironments:
         session = SimpleNamespace(
             config=ClusterConfig(
                 name="mnist", provider="gcp", strategy="custom", nodes={"worker": NodeGroup()}
@@ -76,7 +83,7 @@ class Cluster:
             store=SimpleNamespace(uri=self.store, presigner=object()),
             console=SimpleNamespace(warn=self.warned.append, say=lambda text: None),
         )
-        return Sharing(cast("Any", session))
+        return SharedEnvironments(cast("Any", session))
 
     def ask(self, node: Node, script: str) -> Completed:
         assert script == PROBE
@@ -92,7 +99,7 @@ class Cluster:
 
         return work
 
-    def up(self, sharing: Sharing) -> list[bool | str]:
+    def up(self, sharing: SharedEnvironments) -> list[bool | str]:
         """Bring all nodes theirs, side by side; returns what each was told."""
 
         def one(node: Node) -> bool | str:
@@ -116,7 +123,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         mine = archive(key=key, label=label, store=None, folder="")
         return OnNode(node=node, folder=programs.folder_on(node, key), archive=mine)
 
-    def fetch(node: Node, folder: str, archive: Archive, signer: object, *_: object) -> None:
+    def fetch(
+        node: Node, folder: str, archive: EnvironmentArchive, signer: object, *_: object
+    ) -> None:
         source = "store" if isinstance(signer, stored.StoreSigner) else "node"
         if source in made.broken:
             raise StoreError("403 Forbidden")
@@ -125,7 +134,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
     monkeypatch.setattr(programs, "pack", pack)
     monkeypatch.setattr(programs, "fetch", fetch)
-    monkeypatch.setattr(programs.Server, "start", lambda self: None)
+    monkeypatch.setattr(programs.ArchiveServer, "start", lambda self: None)
     monkeypatch.setattr(
         programs, "remove", lambda packed, transport: made.removed.append(packed.node.name)
     )
@@ -184,7 +193,7 @@ def test_an_archive_is_served_until_it_is_stored(
 ) -> None:
     """A server deletes what it has served as it ends."""
     ended, lost = threading.Event(), []
-    monkeypatch.setattr(programs.Server, "close", lambda self: ended.set())
+    monkeypatch.setattr(programs.ArchiveServer, "close", lambda self: ended.set())
     monkeypatch.setattr(stored, "store_archive", lambda *_: lost.append(ended.wait(0.05)))
     cluster.up(cluster.sharing())
     assert lost == [False]

@@ -46,9 +46,11 @@ def refused(*words: str) -> tuple[str, str | None, int]:
     return error, hint or None, done.exit_code
 
 
-def row(machine: str, has: str, prices: dict[str, float], *, spot: bool = False) -> table.Row:
+def row(
+    machine: str, has: str, prices: dict[str, float], *, spot: bool = False
+) -> table.MachineRow:
     kind, _, count = has.partition(":")
-    return table.Row(
+    return table.MachineRow(
         machine=machine,
         vcpus=8,
         memory_gib=64,
@@ -58,7 +60,7 @@ def row(machine: str, has: str, prices: dict[str, float], *, spot: bool = False)
     )
 
 
-def fetched(cloud: str, day: date, *rows: table.Row) -> None:
+def fetched(cloud: str, day: date, *rows: table.MachineRow) -> None:
     """A newer table, as `--refresh-prices` leaves it."""
     path = table.refreshed_path(cloud)
     path.parent.mkdir(parents=True, exist_ok=True)

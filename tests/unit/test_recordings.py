@@ -20,7 +20,7 @@ from botocore.loaders import Loader
 from cloudtrain.catalog import gpus as gpus_of
 from cloudtrain.catalog import table
 from cloudtrain.catalog.gpus import is_same_accelerator
-from cloudtrain.catalog.table import Row
+from cloudtrain.catalog.table import MachineRow
 from tests.standins import aws_data
 
 ROWS = table.packaged("aws").rows
@@ -82,7 +82,7 @@ def test_a_stand_in_adds_types_and_replaces_none() -> None:
         aws_data.add_machines(types, offers)
 
 
-def per_size(one: Row, other: Row) -> float | None:
+def per_size(one: MachineRow, other: MachineRow) -> float | None:
     """How many of `one` are in `other`, by all that a size has; None if these differ."""
     if one.machine.split(".")[0] != other.machine.split(".")[0] or one.spot != other.spot:
         return None

@@ -16,7 +16,7 @@ from cloudtrain.core import errors
 from cloudtrain.core.errors import CapacityError, CloudError
 from cloudtrain.providers.aws import faults as aws
 from cloudtrain.providers.azure import faults as azure
-from cloudtrain.providers.base.faults import SHARED, Row, Table, _key
+from cloudtrain.providers.base.faults import SHARED, RefusalRow, Table, _key
 from cloudtrain.providers.gcp import faults as gcp
 from tests.standins.refusals import CLOUDS, CORPUS, recorded
 from tests.support.recorded import classified
@@ -116,10 +116,10 @@ NEVER_SAID = {
 def test_each_code_and_each_words_of_a_cloud_read_a_refusal_of_the_corpus_or_of_its_tests(
     cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met: list[tuple[Row | None, str, str]] = []
+    met: list[tuple[RefusalRow | None, str, str]] = []
     read = Table.row
 
-    def noted(self: Table, code: str, words: str = "") -> Row | None:
+    def noted(self: Table, code: str, words: str = "") -> RefusalRow | None:
         row = read(self, code, words)
         met.append((row, code, words))
         return row

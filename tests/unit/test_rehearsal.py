@@ -22,7 +22,7 @@ from cloudtrain.console.logging_console import LoggingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.metrics import (
-    Line,
+    LogLine,
     counts,
     has_reached,
     last_loss,
@@ -48,7 +48,7 @@ from cloudtrain.rehearsal.faults import (
 from cloudtrain.rehearsal.report import (
     Compared,
     Fault,
-    Outcome,
+    FaultOutcome,
     Rehearsal,
     Saving,
     compared,
@@ -56,7 +56,7 @@ from cloudtrain.rehearsal.report import (
     saving_in,
     table,
 )
-from cloudtrain.script.program import Entry, read_program
+from cloudtrain.script.program import ModuleEntry, read_program
 from cloudtrain.state import Records
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -64,9 +64,9 @@ STORE = "file:///tmp/rehearsal"
 FAULT = Fault(kind="kill", task="chief0", share=0.5)
 
 
-def lines(*texts: str, begin: float = 0.0) -> list[Line]:
+def lines(*texts: str, begin: float = 0.0) -> list[LogLine]:
     """One line a second."""
-    return [Line(task="chief0", seen=begin + n, text=text) for n, text in enumerate(texts)]
+    return [LogLine(task="chief0", seen=begin + n, text=text) for n, text in enumerate(texts)]
 
 
 def config(**train: object) -> ClusterConfig:
@@ -228,7 +228,7 @@ def test_a_fault_that_came_too_late_is_no_proof() -> None:
 
 
 def test_the_table_fits_a_terminal() -> None:
-    outcome = Outcome(
+    outcome = FaultOutcome(
         fault="preempt",
         task="worker12",
         after=123.4,
@@ -334,7 +334,7 @@ def test_an_exit_code_that_is_not_retried_is_named_instead_of_more_restarts() ->
 )
 def test_a_script_that_begins_again_is_told_what_it_saves(source: str, expected: str) -> None:
     text = f"import tensorflow as tf\n{source}\n"
-    facts = read_program(Entry(path="t.py", root="."), {"t.py": text}.get)
+    facts = read_program(ModuleEntry(path="t.py", root="."), {"t.py": text}.get)
     both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
     log = [*lines("step 1", "step 2"), *lines("step 1", begin=10.0)]
     found = judged(config(max_restarts=1), FAULT, both, log, 2.0, None, saving=saving_in(facts))

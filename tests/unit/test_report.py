@@ -35,7 +35,7 @@ from cloudtrain.core.events import (
     UpCompleted,
     to_line,
 )
-from cloudtrain.core.metrics import GpuSample, Line, Sample, repeated_of
+from cloudtrain.core.metrics import GpuSample, LogLine, Sample, repeated_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.money.node_hours import CostSoFar
@@ -138,13 +138,13 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def lines(*texts: str, name: str = "chief0", every: float = 1.0) -> list[Line]:
+def lines(*texts: str, name: str = "chief0", every: float = 1.0) -> list[LogLine]:
     """Lines that arrive one after the other."""
     found = enumerate(texts)
-    return [Line(task=name, seen=START + number * every, text=text) for number, text in found]
+    return [LogLine(task=name, seen=START + number * every, text=text) for number, text in found]
 
 
-def keras(first: float, epochs: int = 3) -> list[Line]:
+def keras(first: float, epochs: int = 3) -> list[LogLine]:
     texts = []
     for epoch in range(1, epochs + 1):
         texts += [f"Epoch {epoch}/{epochs}", f"9/9 - 1s - loss: {first / epoch:.3f} - val_loss: 2"]
@@ -211,7 +211,7 @@ def test_what_restarts_cost_is_on_the_page() -> None:
     """Attempt 1 had begun step 10, attempt 2 begins at step 7; 100 s without a task lie between."""
     logs = {1: range(1, 11), 2: range(7, 21)}
 
-    def log(one: Task, _most: int) -> list[Line]:
+    def log(one: Task, _most: int) -> list[LogLine]:
         return lines(*(f"step {number}" for number in logs[one.attempt]), every=2.0)
 
     report = made(log=log)

@@ -30,7 +30,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import ArtifactRules, Away, ClusterConfig, Code, NodeGroup, Train
 from cloudtrain.core.retry import Clock
-from cloudtrain.playbooks.code import Archive, FolderCode
+from cloudtrain.playbooks.code import CodeArchive, FolderCode
 from cloudtrain.state import Records
 from cloudtrain.state.away_record import AwayRecord, away_record, desk_mark, mark_of
 from cloudtrain.state.folder import ORDER_KEY
@@ -69,7 +69,7 @@ def away(cloud: FakeProvider, tmp_path: Path) -> away_command.AwayPlan:
         config=config,
         desk=away_command.Handle(desk_config(config, Path("/p"))),
         id=DESK,
-        code=FolderCode(root=Path("/p"), digest="d", archive=Archive(lambda tar: None)),
+        code=FolderCode(root=Path("/p"), digest="d", archive=CodeArchive(lambda tar: None)),
         secrets={},
         resume=None,
         ignore=(),

@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
-from cloudtrain.core.metrics import Line
+from cloudtrain.core.metrics import LogLine
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.run_progress import LATEST_BYTES, RunProgress, latest_lines, progress_in
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import index_of
 
 
-def lines(*texts: tuple[float, str]) -> list[Line]:
-    return [Line(task="chief0", seen=seen, text=text) for seen, text in texts]
+def lines(*texts: tuple[float, str]) -> list[LogLine]:
+    return [LogLine(task="chief0", seen=seen, text=text) for seen, text in texts]
 
 
 @pytest.mark.parametrize(

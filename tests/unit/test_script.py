@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.script.facts import ScriptFacts, strategies_in, strategy_in
-from cloudtrain.script.program import Entry, read_program
+from cloudtrain.script.program import ModuleEntry, read_program
 from cloudtrain.script.releases import missing_in
 from cloudtrain.script.shell_line import Started, started_by
 
@@ -22,7 +22,7 @@ def facts_of(source: str, **others: str) -> ScriptFacts:
     paths = {name: name.replace("__", "/").replace("INIT", "__init__") for name in others}
     files = {f"{paths[name]}.py": dedent(text) for name, text in others.items()}
     files["main.py"] = dedent(source)
-    entry = Entry(path="main.py", root=".")
+    entry = ModuleEntry(path="main.py", root=".")
     return read_program(entry, lambda path: files[path].encode() if path in files else None)
 
 
@@ -271,7 +271,7 @@ SOURCES = [
 
 @given(st.binary(max_size=300))
 def test_no_bytes_make_it_raise(source: bytes) -> None:
-    read_program(Entry(path="main.py", root="."), {"main.py": source}.get)
+    read_program(ModuleEntry(path="main.py", root="."), {"main.py": source}.get)
 
 
 @given(st.sampled_from(SOURCES), st.data())

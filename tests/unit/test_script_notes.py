@@ -17,7 +17,7 @@ from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.script.facts import strategy_in
-from cloudtrain.script.program import Entry, read_program
+from cloudtrain.script.program import ModuleEntry, read_program
 from cloudtrain.training.strategies import STRATEGIES
 from tests.support.offline_checks_parts import written
 from tests.support.stranger_notes import Program, programs
@@ -376,7 +376,7 @@ def others() -> list[Path]:
 def test_scripts_without_a_row_are_left_in_peace_with_their_own_strategy(tmp_path: Path) -> None:
     """What `train.command` would have to give them is not known here."""
     for path in others():
-        entry = Entry(path=path.name, root=".")
+        entry = ModuleEntry(path=path.name, root=".")
         own = strategy_in(read_program(entry, {path.name: path.read_bytes()}.get)) or "custom"
         config = written(
             tmp_path,

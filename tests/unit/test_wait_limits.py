@@ -44,7 +44,7 @@ UNLIMITED = {
     ("artifacts/uploads.py", "_Receiver.finish"): "a store's request",
     ("artifacts/uploads.py", "_Receiver._settle"): "a store's request",
     ("stores/az.py", "_Container._staged"): "a store's request",
-    ("setup/prepare.py", "Sharing.close"): "uploads by a node: NODE_SILENT",
+    ("setup/prepare.py", "SharedEnvironments.close"): "uploads by a node: NODE_SILENT",
     ("runs/observers.py", "PeriodicSync.end"): "the transfer in flight: NODE_SILENT",
     ("runs/node_talk.py", "_Board.begin"): "each node's own limits, or PROOF_SILENT",
     (
