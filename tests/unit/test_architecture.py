@@ -339,3 +339,17 @@ def test_a_verb_is_a_story_of_35_lines_at_most() -> None:
         (found,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == verb)
         assert found.end_lineno is not None
         assert found.end_lineno - found.lineno < 35, f"{verb}: a line is what a user would name"
+
+
+SUBORDINATE = ("How ", "What ", "When ", "Where ", "Whether ", "Which ", "Who ", "Why ")
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun_phrase() -> None:
+    defined = (ast.ClassDef, ast.FunctionDef)
+    wrong = {
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in modules()
+        for node in walked(path)
+        if isinstance(node, defined) and (ast.get_docstring(node) or "").startswith(SUBORDINATE)
+    }
+    assert wrong == set(), "say what it is, or what it does"
