@@ -71,6 +71,10 @@ def check(
     """Every finding, good ones included; those on a candidate's place for each of them, which are
     asked side by side. `deep`: the stage that shows a test on the account; None for none. `ignore`:
     findings that stop nothing."""
+    return ignored(_found(plan, deep, ignore), ignore)
+
+
+def _found(plan: Plan, deep: Console | None, ignore: Collection[str]) -> tuple[Finding, ...]:
     handle = Handle(plan.config, plan)
     missing = missing_script(plan.config)
     offline = (
@@ -160,13 +164,14 @@ def findings_of_all(
     """Findings that are the same wherever the cluster is. `data`: if that is checked already."""
     config, plan = handle.config, handle.plan
     data = data or checked_data(plan)
-    return (
+    found = (
         *found_ahead(config),
         *command(plan),
         store(handle),
         *image_findings(plan),
-        *ignored(data.findings, ignore),
+        *data.findings,
     )
+    return ignored(found, ignore)
 
 
 PLANNED_AGAIN = 3
@@ -179,14 +184,12 @@ def fitting_findings(
     """Findings on the plan's machines, and those of them that came from the cloud; None if it was
     not asked, as the plan itself is refused."""
     plan = handle.plan
-    fitting = ignored(
-        (*(refused or machines(plan)), *refusal("gpus", without_code(plan), OTHER_GPUS)), ignore
-    )
-    if not all(finding.ok for finding in fitting):
-        return fitting, None
-    queried = ignored(handle.provider.check(plan), ignore)
-    access = ignored(access_findings(plan.config), ignore)
-    return (*fitting, *access, *ignored(price(plan), ignore), *queried), queried
+    fitting = (*(refused or machines(plan)), *refusal("gpus", without_code(plan), OTHER_GPUS))
+    if not all(finding.ok for finding in ignored(fitting, ignore)):
+        return ignored(fitting, ignore), None
+    queried = handle.provider.check(plan)
+    found = (*fitting, *access_findings(plan.config), *price(plan), *queried)
+    return ignored(found, ignore), queried
 
 
 def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]]:

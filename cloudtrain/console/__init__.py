@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import field
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from cloudtrain.core.dataclass import dataclass
 
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 __all__ = ["Style", "can_draw", "console"]
 
 
+def flag(default: bool, on: Literal["progress", "log"], help: str) -> Any:
+    """A field of `Style` that a flag switches. `on`: the commands that have it, all that show
+    progress, or only those that show a run's log too."""
+    return field(default=default, metadata={"on": on, "help": help})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """Display flags of a command: a field for each, of its name. `on` of its metadata says which
-    commands have it, those that show progress or only those that show a run's `log` too; `help` is
-    its text. A command without a flag has its default. Both consoles hold it as `style`."""
+    """Display flags of a command: a field for each, of its name, by `flag`. A command without a
+    flag has its default. Both consoles hold it as `style`."""
 
     json: bool = False
     """Stdout is for one document alone; task output goes to stderr too."""
-    full_log: bool = field(
-        default=True,
-        metadata={
-            "on": "log",
-            "help": "Show TensorFlow's log about itself on a terminal too, and each task's line of "
-            "those that many print alike; files and pipes always have both.",
-        },
+    full_log: bool = flag(
+        True,
+        "log",
+        "Show TensorFlow's log about itself on a terminal too, and each task's line of those that "
+        "many print alike; files and pipes always have both.",
     )
     skips: bool = True
     """A terminal leaves out lines that come faster than anybody reads, unless `full_log`."""

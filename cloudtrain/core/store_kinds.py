@@ -17,6 +17,7 @@ class StoreKind:
 
     scheme: str
     form: str
+    """Of its URIs; `HOST` in it is a host that gets this user's credentials."""
     pattern: str = r"(?![a-z0-9]{2}(/|$))[a-z0-9][a-z0-9._-]{1,220}(/|$)"
     """Of what follows `://` in the URI of a store; by default that of a bucket."""
     wrong: tuple[str, ...] = (
@@ -28,6 +29,10 @@ class StoreKind:
     """What a template has after the scheme, for the user to replace."""
     package: str = ""
     """Package that its module imports."""
+    distribution: str = ""
+    """Name of that package on the index, if it is not the package's with hyphens."""
+    reader: str = ""
+    """Rights that a user needs to list and read a bucket, by the service's own names."""
     holds_data: bool = False
     """True if `data:` reads from it: by its `ObjectStore`, or as files of this machine."""
     on_this_machine: bool = False
@@ -57,6 +62,7 @@ KINDS = (
         holds_data=True,
         example="my-bucket",
         package="google.cloud.storage",
+        reader="roles/storage.objectViewer",
         bucket_schemes=("gs",),
         bills_readers=True,
         monthly=0.020,  # https://cloud.google.com/storage/pricing
@@ -67,6 +73,7 @@ KINDS = (
         holds_data=True,
         example="my-bucket",
         package="boto3",
+        reader="s3:ListBucket and s3:GetObject",
         bucket_schemes=("s3", "s3a"),
         encrypts_on_request=True,
         bills_readers=True,
@@ -80,6 +87,7 @@ KINDS = (
         holds_data=True,
         example="myaccount/my-container",
         package="azure.storage.blob",
+        reader="Storage Blob Data Reader",
         bucket_schemes=("az", "abfs", "abfss", "wasb", "wasbs"),
         in_account=True,
         # Hot, locally redundant: https://azure.microsoft.com/pricing/details/storage/blobs

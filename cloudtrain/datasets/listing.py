@@ -21,7 +21,7 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import StoredObject
-from cloudtrain.core.store_kinds import scheme_of
+from cloudtrain.core.store_kinds import KINDS, scheme_of
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.stores import StoreWishes
 
@@ -175,9 +175,8 @@ def named(name: str) -> Iterator[None]:
         raise named from None
 
 
-READERS = (
-    "you need to list and read it: roles/storage.objectViewer (gs), s3:ListBucket and s3:GetObject "
-    "(s3), Storage Blob Data Reader (az)"
+READERS = "you need to list and read it: " + ", ".join(
+    f"{kind.reader} ({kind.scheme})" for kind in KINDS if kind.reader
 )
 
 

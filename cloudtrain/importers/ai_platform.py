@@ -26,6 +26,7 @@ from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.submit_line import IGNORED, Submit, pairs
 from cloudtrain.importers.values import Value, Values, refuse
+from cloudtrain.playbooks.tensorflow_releases import newest
 
 ROLES = {"master": "chief", "worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
 """AI Platform's word for a role → ours."""
@@ -150,7 +151,7 @@ def _put_versions(draft: Draft, job: Values) -> None:
         if value is not None and not known(draft, value):
             return
     if runtime is not None:
-        comment = 'runtimeVersion; or "2.21" with keras: legacy, and without python'
+        comment = f'runtimeVersion; or "{newest()}" with keras: legacy, and without python'
         draft.keep("setup.tensorflow", runtime, comment)
     if python is not None and python.text.startswith("2"):
         draft.lose(python, "Python 2 is not supported: the newest of that TensorFlow is used")

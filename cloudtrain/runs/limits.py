@@ -54,4 +54,5 @@ LIMITS: Mapping[CauseKind, RunLimit] = {
     "expired": RunLimit("limits.max_lifetime", _tasks_stopped, _first_expiry),
     "budget": RunLimit("limits.budget", _budget_spent),
 }
-"""By the cause (`core/run_record.CAUSES`) of the failure."""
+"""By the cause of the failure. Another one has its field in `core/model`, with a section in
+`config/` that reads it, and its kind in `CauseKind` and `CAUSES` of core/run_record."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from cloudtrain.core.store_kinds import KINDS
 from cloudtrain.script import roles, saving
 from cloudtrain.script.arguments import OptionReader
 from cloudtrain.script.facts import Use
@@ -22,7 +23,8 @@ LARGEST = 1_000_000
 _ROOTS = {"tensorflow_core", "tensorflow_estimator", "keras", "tf_keras"} | {
     pattern.partition(".")[0] for strategy in STRATEGIES.values() for pattern in strategy.uses
 }
-_BUCKET = r"(?:gs|s3|s3a|s3n|abfss?|az|wasbs?)://"
+_SCHEMES = ("s3n", *(scheme for kind in KINDS for scheme in kind.bucket_schemes))
+_BUCKET = rf"(?:{'|'.join(_SCHEMES)})://"
 _URI = re.compile(rf"{_BUCKET}[A-Za-z0-9{{<%]\S*")
 _MESSAGES = frozenset(
     {

@@ -25,7 +25,7 @@ class Recorded:
     status: int | Literal["operation"]
     quoted: Literal["whole", "message", "model"]
     body: str
-    names: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
     met: str = ""
     read: object = None
     rule: str = ""
@@ -58,7 +58,7 @@ def recorded(cloud: str) -> Mapping[str, Recorded]:
 
 def _entry(cloud: str, given: dict[str, Any]) -> Recorded:
     if "body" in given:
-        return Recorded(**given)
+        return _recorded(cloud, given)
     words = {key: given.pop(key, "") for key in ("code", "message", "rpc", "target", "header")}
     found = re.findall(r"\{(\w+)\}", "".join(words.values()))
     asked, envelope = _FORMS[cloud]
@@ -68,7 +68,14 @@ def _entry(cloud: str, given: dict[str, Any]) -> Recorded:
         "body": envelope(given["status"], words),
         "names": {name: f"{{{name}}}" for name in found},
     }
-    return Recorded(**(whole | given))
+    return _recorded(cloud, whole | given)
+
+
+def _recorded(cloud: str, entry: dict[str, Any]) -> Recorded:
+    try:
+        return Recorded(**entry)
+    except TypeError as error:
+        raise AssertionError(f"corpus/{cloud}.yaml, {entry}: corpus/README.md: {error}") from None
 
 
 def _of_ec2(_status: object, words: Mapping[str, str]) -> str:

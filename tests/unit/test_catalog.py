@@ -162,10 +162,10 @@ def test_a_price_of_aws_has_the_day_on_which_it_was_read_and_the_later_one_count
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     earlier, later = {"g5.xlarge": {"us-east-1": 9.0}}, {"p5e.48xlarge": {"us-east-1": 39.8}}
-    days = {"2026-11-27": later, "2025-01-01": earlier, **written.AWS_READ}
+    days = {**written.AWS_READ, "2099-01-01": later, "2025-01-01": earlier}
     monkeypatch.setattr(written, "AWS_READ", days)
     found = {name: prices for name, *_, prices in written.aws({})}
-    assert found["p5e.48xlarge"] == {"us-east-1": (39.8, "2026-11-27")}
+    assert found["p5e.48xlarge"] == {"us-east-1": (39.8, "2099-01-01")}
     assert found["g5.xlarge"]["us-east-1"] == (1.006, written.AWS_LISTED)
 
 

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.checks import check
+from cloudtrain.checks.findings import CheckedData
+from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.init import page
+from cloudtrain.config import load
 from cloudtrain.core.finding_kinds import FINDINGS, IGNORABLE
+from cloudtrain.core.protocols import Finding
 from tests.support.sources import walked
 
 PACKAGE = Path(cloudtrain.__file__).parent
@@ -64,6 +69,18 @@ def tests() -> str:
 def test_each_kind_is_named_in_a_test(tests: str) -> None:
     lacking = [name for name in FINDINGS if f'"{name}"' not in tests]
     assert lacking == [], "write a test of the finding that names its `what`"
+
+
+def test_each_that_can_be_ignored_stops_nothing_if_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("name: t\nprovider: local\nstrategy: one_device\ntrain: {command: 'true'}\n")
+    bad = tuple(Finding(what=name, ok=False, text="it is bad") for name in FINDINGS)
+    monkeypatch.setattr(check, "found_ahead", lambda _: bad)
+    none = CheckedData()
+    found = check.findings_of_all(Handle(load(path)), ignore=IGNORABLE, data=none)
+    assert {each.what for each in found if not each.ok} == {*FINDINGS} - {*IGNORABLE}
 
 
 def test_the_page_lists_what_can_be_ignored() -> None:

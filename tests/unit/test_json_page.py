@@ -68,6 +68,11 @@ def flags_of(name: str) -> set[str]:
 
 def test_each_field_of_a_clusters_status_has_a_row_and_most_have_a_line() -> None:
     names = {field.name for field in fields(ClusterStatus)}
+    source = (ROOT / "cloudtrain" / "commands" / "status.py").read_text("utf-8")
+    filled = {*re.findall(r"\b(\w+)=|\"(\w+)\": ", source)}
+    assert names - {name for pair in filled for name in pair} == set(), (
+        "commands/status.py: fill it"
+    )
     rows = {row.field for row in ROWS}
     assert names - rows == IN_OTHER_ROWS, "add a row to cli/status_rows.py"
     assert rows - {row.field for row in ROWS if row.text} == IN_THE_HEADING, "it has no text"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.commands.init import page
-from cloudtrain.config import load
+from cloudtrain.config import load, other_tools
 from cloudtrain.config.other_tools import IMPORTED as KINDS
 from cloudtrain.config.other_tools import tool_of
 from cloudtrain.core.errors import ConfigError, UsageError
@@ -96,6 +96,8 @@ def test_each_kind_that_import_reads_has_a_reader_and_a_section() -> None:
     assert lacking == [], "docs/index.md: name it in the link to import.md"
     named = {kind.what or kind.title for kind in KINDS}
     assert named == {*IMPORTED.values()}, "add a file of its kind to IMPORTED here"
+    known = {*re.findall(r'_known\("([^"]+)"', Path(other_tools.__file__).read_text("utf-8"))}
+    assert known & named == set(), "config/other_tools.py: delete its `_known`"
     here = Path(__file__)
     tests = {kind: here.with_name(f"test_import_{kind.module}.py") for kind in KINDS}
     assert [path.name for path in tests.values() if not path.exists()] == [], "add its tests"

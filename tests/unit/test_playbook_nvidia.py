@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.catalog.cuda import toolkit
+from cloudtrain.catalog.cuda import TOOLKITS, toolkit
 from cloudtrain.core.model import Accelerator, ClusterConfig
 from cloudtrain.playbooks import nvidia
 from tests.support.nodes_here import node
@@ -53,7 +53,7 @@ def test_the_modules_follow_the_gpu(kind: str, modules: str) -> None:
         ("2.15", ("12.2", "525.60.13")),
         ("2.17", ("12.3", "525.60.13")),
         ("2.21", ("12.5", "525.60.13")),
-        ("2.30", ("12.5", "525.60.13")),
+        ("2.30", (TOOLKITS[-1].cuda, TOOLKITS[-1].driver)),
     ],
 )
 def test_the_oldest_driver_follows_the_release(version: str, cuda: tuple[str, str]) -> None:

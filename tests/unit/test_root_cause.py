@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cloudtrain
 from cloudtrain.core.run_record import CAUSES, Cause, CauseFacts, CauseKind, Task
 from cloudtrain.runs import hints
 from cloudtrain.runs.hints import hint_for
+from cloudtrain.runs.limits import LIMITS
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
@@ -406,6 +408,22 @@ def test_each_kind_of_cause_has_a_row_on_the_page() -> None:
         again = CAUSES[cast("CauseKind", re.findall(r"`(\w+)`", row[2])[0])].again
         said = {"yes": "yes", "never": "no"}.get(again, "")
         assert row[3].startswith(said), f"docs/failures.md, retried: {row}"
+
+
+def test_each_kind_of_cause_is_found_by_something() -> None:
+    product = Path(cloudtrain.__file__).parent
+    code = "".join(
+        path.read_text("utf-8") for path in product.rglob("*.py") if path.name != "run_record.py"
+    )
+    lacking = [
+        kind
+        for kind, facts in CAUSES.items()
+        if facts.log is None and kind not in LIMITS and f'"{kind}"' not in code
+    ]
+    assert lacking == [], (
+        "give it a `log`, or a row of runs/limits.LIMITS; for one killed from outside follow "
+        "`oom` from node/task_watcher.sh to runs/root_cause.py"
+    )
 
 
 def test_each_kind_of_cause_is_named_in_a_test() -> None:

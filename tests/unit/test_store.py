@@ -31,6 +31,7 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
     keywords = list(inspect.signature(opened).parameters)
     assert keywords == ["uri", "endpoint", "project", "wishes"], "as StoreKind has it"
     assert rows_of(kind, "artifacts"), "add its row to docs/artifacts.md"
+    assert kind.on_this_machine or kind.reader, "core/store_kinds.py: its `reader`"
     if kind.holds_data:
         assert rows_of(kind, "data"), "add its row to docs/data.md"
     glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
@@ -59,7 +60,7 @@ def rows_of(kind: StoreKind, page: str) -> list[str]:
 def test_the_extra_of_a_kind_brings_its_package_and_is_in_all_and_on_the_page(
     kind: StoreKind,
 ) -> None:
-    extra, package = extra_of(kind), kind.package.replace(".", "-")
+    extra, package = extra_of(kind), kind.distribution or kind.package.replace(".", "-")
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     own = re.search(rf'^{extra} = .*"{package}\b', text, re.MULTILINE)
     assert own, f"add an extra `{extra}` with {package} to pyproject.toml"
