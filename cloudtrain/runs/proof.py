@@ -25,8 +25,8 @@ from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, figure
+from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.playbooks import code_packages, containers, nvidia, tensorflow_releases
-from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.node_talk import Failure, NodeAnswer, ProofOrder, compute
 from cloudtrain.runs.task_commands import TAG
 from cloudtrain.runs.tasks import node_of, save_run, tag_of

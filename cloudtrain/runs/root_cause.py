@@ -11,8 +11,8 @@ from dataclasses import replace
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Task
+from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, never_served, serves
-from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.training.log_text import (
     headline,

@@ -15,6 +15,7 @@ from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW, Retry
 from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Run, Task
+from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.runs.attempt_state import (
     AttemptState,
     TaskView,
@@ -24,7 +25,6 @@ from cloudtrain.runs.attempt_state import (
     not_joined_yet,
     serves,
 )
-from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.root_cause import (
     failure_of,
     find_root_cause,

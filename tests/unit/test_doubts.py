@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.runs.finish import SHORT, incomplete, swallowed, untrained
+from cloudtrain.diagnosis.doubts import SHORT, incomplete, swallowed, untrained
 
 RAISED = (
     "Traceback (most recent call last):\n"

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 import cloudtrain
 from cloudtrain.core.run_record import CAUSES, Cause, CauseFacts, CauseKind, Task
-from cloudtrain.runs import hints
-from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.limits import LIMITS
+from cloudtrain.diagnosis import hints
+from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
@@ -371,7 +370,7 @@ def test_each_listed_message_has_that_hint(messages: str, words: str) -> None:
         log = f"Epoch 1/5\n{message}\n".encode()
         hint = hint_for(cause_of(exited("chief0", 1, log=log)).kind, log)
         for word in re.findall(r"`([^`]+)`", words):
-            where = "its `hint` in CAUSES, or its row of runs/hints.py"
+            where = "its `hint` in CAUSES, or its row of diagnosis/hints.py"
             assert word in str(hint), f"{message}: {where} does not say {word}"
 
 

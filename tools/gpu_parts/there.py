@@ -216,7 +216,7 @@ PROGRAMS = {
 
 def failures() -> None:
     from cloudtrain.core import ship
-    from cloudtrain.runs.hints import hint_for
+    from cloudtrain.diagnosis.hints import hint_for
 
     python = str(environment())
     for name, more in {

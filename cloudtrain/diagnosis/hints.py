@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable
 
 from cloudtrain.core.run_record import CAUSES, CauseKind
-from cloudtrain.runs import gpu_hints
+from cloudtrain.diagnosis import gpu_hints
 from cloudtrain.training.log_text import (
     TRACEBACK,
     last_exception,
