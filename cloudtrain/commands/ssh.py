@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from urllib.parse import quote
 
 from cloudtrain.cluster.session import (
     Handle,
@@ -24,6 +22,8 @@ from cloudtrain.core.protocols import Console
 from cloudtrain.core.shell import Command
 from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
 from cloudtrain.ssh import keys, user_config
+from cloudtrain.ssh.editor import EditorRemote
+from cloudtrain.ssh.user_config import Included
 from cloudtrain.state import Records, home
 
 
@@ -130,38 +130,9 @@ def ssh_config(name: str) -> str:
     return write_ssh_config(records, identity, nodes).read_text("utf-8")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Included:
-    file: Path
-    line: str
-    added: bool
-    """False if the file had it."""
-
-
 def install_include() -> Included:
     """Let this user's ssh know all clusters of this machine, also those of later."""
-    file = Path.home() / ".ssh" / "config"
-    line = user_config.include_line(home())
-    return Included(file=file, line=line, added=user_config.install(file, line))
-
-
-@dataclass(frozen=True, kw_only=True)
-class EditorRemote:
-    """A node as editors with VS Code's Remote-SSH name it."""
-
-    node: str
-    folder: str
-    """Absolute: the work folder of the task's last run, or the user's home."""
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Those of `code`, https://code.visualstudio.com/docs/remote/troubleshooting (2026-11)."""
-        return ("--remote", f"ssh-remote+{self.node}", self.folder)
-
-    @property
-    def uri(self) -> str:
-        """Address for a browser: https://code.visualstudio.com/docs/configure/command-line"""
-        return f"vscode://vscode-remote/ssh-remote+{self.node}{quote(self.folder)}"
+    return user_config.install_include(home())
 
 
 def editor_remote(name: str, wanted: str | None, console: Console) -> EditorRemote:

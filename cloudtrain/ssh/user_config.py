@@ -8,12 +8,27 @@ import sys
 from pathlib import Path
 
 from cloudtrain.core import ship
+from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import UsageError
 
 _SPECIAL = re.compile(r"""[^\S ]|["'*?\[\]{}%$\\]""")
 """Characters that `Include` reads as something else: a glob, a token, a variable or a quote
 (ssh_config(5), Include)."""
 _SECTION = re.compile(r"\s*(host|match)[\s=]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Included:
+    file: Path
+    line: str
+    added: bool
+    """False if the file had it."""
+
+
+def install_include(state: Path) -> Included:
+    """Let this user's ssh know the clusters below this folder. Raises UsageError."""
+    file, line = Path.home() / ".ssh" / "config", include_line(state)
+    return Included(file=file, line=line, added=install(file, line))
 
 
 def include_line(state: Path) -> str:

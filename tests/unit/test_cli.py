@@ -24,13 +24,15 @@ from cloudtrain.cli import options as flags
 from cloudtrain.cli import printing
 from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, MODULES, cli, run
 from cloudtrain.cli.check import painted
-from cloudtrain.commands.ssh import EditorRemote, Executed, Included
+from cloudtrain.commands.ssh import Executed
 from cloudtrain.console import Style
 from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import Cluster, Node, Problem
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.run_record import Run
+from cloudtrain.ssh.editor import EditorRemote
+from cloudtrain.ssh.user_config import Included
 from cloudtrain.state import Records
 from tests.support.sources import parsed
 
