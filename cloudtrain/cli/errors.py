@@ -12,13 +12,7 @@ import click
 from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
 from cloudtrain.console.lines import printable, quoted, terminal_width, wrapped
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    ConfigError,
-    NodesError,
-    RunFailed,
-    UntrustedError,
-)
+from cloudtrain.core import errors
 
 MAX_LINES = 24
 """Lines of one error that are shown; the JSON and --debug have all."""
@@ -46,15 +40,15 @@ def show(error: BaseException, *, as_json: bool, debug: bool, lines: bool = Fals
 
 def failure_of(error: BaseException) -> dict[str, Any]:
     """The error as --json and --events print it."""
-    if isinstance(error, CloudtrainError):
+    if isinstance(error, errors.CloudtrainError):
         facts = _facts(error, error.message, error.exit_code, error.hint)
-        if isinstance(error, ConfigError):
+        if isinstance(error, errors.ConfigError):
             return facts | {"problems": [asdict(problem) for problem in error.problems]}
-        if isinstance(error, NodesError):
+        if isinstance(error, errors.NodesError):
             return facts | {"failures": {name: str(each) for name, each in error.failures.items()}}
-        if isinstance(error, UntrustedError):
+        if isinstance(error, errors.UntrustedError):
             return facts | {"facts": list(error.facts)}
-        if isinstance(error, RunFailed):
+        if isinstance(error, errors.RunFailed):
             return facts | {"task_exit_code": error.task_exit_code}
         return facts
     if isinstance(error, click.Abort):

@@ -14,15 +14,9 @@ from typing import cast
 from cloudtrain.cluster.ownership import refuse_other_owners
 from cloudtrain.cluster.plan import make_plan, on_demand
 from cloudtrain.config import from_json, to_json, with_environment_defaults
+from cloudtrain.core import errors
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    ConfigError,
-    NodesError,
-    NodeUnreachable,
-    UsageError,
-)
 from cloudtrain.core.events import generations, places_tried
 from cloudtrain.core.extras import install_hint
 from cloudtrain.core.model import ClusterConfig, Identity, Node, Plan
@@ -149,13 +143,13 @@ def open_provider(config: ClusterConfig) -> Provider:
     """Create the config's provider."""
     folder = f"cloudtrain.providers.{config.provider}"
     if importlib.util.find_spec(folder) is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"provider {config.provider} is not in this version of cloudtrain",
             hint="use `provider: local` to rehearse the whole path on this machine",
         )
     missing = missing_extra(config.provider)
     if missing is not None:
-        raise UsageError(
+        raise errors.UsageError(
             f"provider {config.provider} needs {missing}, which is not installed",
             hint=install_hint(config.provider),
         )
@@ -172,7 +166,7 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
     try:
         recorded = recorded_config(records)
         same = records.is_open() and account(recorded) == account(config)
-    except ConfigError:
+    except errors.ConfigError:
         same = False
     if not same:
         return Whereabouts(cluster=config.name, places=config.placement)
@@ -222,7 +216,7 @@ def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> Ar
     config = config or config_on_record(name)
     uri = uri or (config.artifacts.store if config else None)
     if uri is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"no local record of {name}, and its config has no artifacts.store",
             hint="its artifacts are on the machine that ran it; pass --store URI to read a store",
         )
@@ -232,7 +226,7 @@ def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> Ar
 def config_on_record(name: str) -> ClusterConfig | None:
     try:
         return recorded_config(Records(name)) if name in known_clusters() else None
-    except ConfigError:
+    except errors.ConfigError:
         return None
 
 
@@ -259,14 +253,14 @@ def adopt_identity(records: Records, plan: Plan, nodes: tuple[Node, ...]) -> Ide
     return identity
 
 
-def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> CloudtrainError:
+def without_keys(config: ClusterConfig, nodes: tuple[Node, ...]) -> errors.CloudtrainError:
     """Error for nodes whose keys are not on this machine."""
     if all(node.state in ("unknown", "untrusted") for node in nodes):
-        unknown = {node.name: NodeUnreachable(node.name, node.fault) for node in nodes}
+        unknown = {node.name: errors.NodeUnreachable(node.name, node.fault) for node in nodes}
         hint = f"cannot tell whether {config.name} exists: try again once they answer"
-        return NodesError(unknown, hint=hint)
+        return errors.NodesError(unknown, hint=hint)
     machines = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
-    return UsageError(
+    return errors.UsageError(
         f"{config.name} exists, but its SSH keys are not on this machine",
         hint=f"they are on the machine that created it{f' ({machines})' if machines else ''}: "
         "continue there, or give this one another `name:`",
@@ -292,13 +286,13 @@ def refuse_other_account(config: ClusterConfig, records: Records) -> None:
         return
     try:
         recorded = recorded_config(records)
-    except ConfigError:
+    except errors.ConfigError:
         return
     same = account(recorded) == account(config)
     machines = {(host.address, host.port, host.user) for host in config.hosts}
     if same and {(host.address, host.port, host.user) for host in recorded.hosts} <= machines:
         return
-    raise UsageError(
+    raise errors.UsageError(
         f"cluster {config.name} is already running on {_words(recorded)}; this config targets "
         f"{_words(config)}",
         hint=f"run `cloudtrain down {config.name}` first, or use another `name`",
@@ -312,13 +306,13 @@ def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool)
         return
     try:
         made_from = Path(str(records.config().get("source") or ""))
-    except ConfigError:
+    except errors.ConfigError:
         return
     source = Path(config.source)
     same = made_from.parent.resolve() == source.parent.resolve()
     if same or not made_from.is_absolute() or not made_from.is_file():
         return
-    raise UsageError(
+    raise errors.UsageError(
         f"{config.name} was created from {made_from}, not from {source}",
         hint="give this one its own `name:`, or pass --adopt to use the cluster with this file",
     )
@@ -328,7 +322,7 @@ def refuse_away(records: Records) -> None:
     """Raise UsageError for a cluster that a desk attends to: the nodes' keys are there."""
     if records.is_open() and records.is_away():
         name = records.name
-        raise UsageError(
+        raise errors.UsageError(
             f"{name} is away: the controller of `run --away` attends to it",
             hint=f"`cloudtrain status {name}` shows what it does; `cloudtrain down {name}` ends "
             "it, and deletes what a controller that has ended left",

@@ -28,15 +28,8 @@ from cloudtrain.cluster.session import (
     without_keys,
 )
 from cloudtrain.commands.stop_run import stop_run
-from cloudtrain.core import errors, moments
+from cloudtrain.core import errors, events, moments
 from cloudtrain.core.errors import raise_all
-from cloudtrain.core.events import (
-    DownBegun,
-    DownOrdered,
-    being_destroyed,
-    own_ends,
-    pending_nodes,
-)
 from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
@@ -139,7 +132,7 @@ def destroy_at_last(
         )
     except errors.CloudtrainError as error:
         if OUTAGE and not discard and owner is None and passes(error) and handle.records.is_open():
-            handle.records.journal(DownOrdered(why=error.message))
+            handle.records.journal(events.DownOrdered(why=error.message))
             ensure_idle_process(handle.records)
             console.warn(
                 f"a background process goes on trying: `cloudtrain status {handle.config.name}` "
@@ -202,7 +195,11 @@ def land_first(
     config, records = handle.config, handle.records
     if not discard and ended_themselves(handle, nodes, owner, console):
         return
-    landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
+    landed = (
+        records.is_open()
+        and events.being_destroyed(records.events())
+        and is_recorded(records, nodes)
+    )
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
     step = next_step("down --discard" if discard else "down", seen)
     if step == "keep":
@@ -227,7 +224,7 @@ def ended_themselves(
     """True if all nodes have ended themselves, with everything landed (node/own_end.py)."""
     records = handle.records
     over = all(node.state in ("stopped", "gone") for node in nodes)
-    if not over or own_ends(records.events()) is None or not records.has_keys():
+    if not over or events.own_ends(records.events()) is None or not records.has_keys():
         return False
     if not nodes and records.active_run() is None:
         return False
@@ -246,9 +243,9 @@ def delete_all(
     and close its record. Raises LeftoverError."""
     config, records, provider = handle.config, handle.records, handle.provider
     claimed = [generation for each in held for generation in each.generations]
-    expected = pending_nodes(records.events())
+    expected = events.pending_nodes(records.events())
     if not unseen:  # else the next `down` has to land what those places hold
-        records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))
+        records.journal(events.DownBegun(nodes=tuple(node.name for node in nodes)))
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
         with deletion_progress(stage, [node.name for node in nodes], "being deleted"):
             not_asked = provider.destroy(

@@ -18,15 +18,8 @@ from urllib.parse import urlsplit, urlunsplit
 from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.transport import RequestsTransport
 
-from cloudtrain.core import moments
+from cloudtrain.core import errors, moments
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    CredentialsError,
-    Error,
-    RateError,
-    TransientError,
-)
 from cloudtrain.core.protocols import Principal
 
 LOGIN = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
@@ -100,7 +93,7 @@ class AzureIdentity:
             if len(kept) < len(self._tokens):
                 self._tokens, self._credential = kept, None
 
-    def cured(self, error: Error) -> Error:
+    def cured(self, error: errors.Error) -> errors.Error:
         """The refusal of a token that was just issued with what explains it: this machine's clock,
         if that is wrong."""
         behind = moments.MOMENTS.heard
@@ -142,7 +135,7 @@ class AzureIdentity:
     def _explained(self, error: Exception) -> Exception:
         """A CredentialsError for any exception but those of a lost connection."""
         asked = "token for Azure"
-        if isinstance(error, CloudtrainError) or _is_lost(error):
+        if isinstance(error, errors.CloudtrainError) or _is_lost(error):
             return error
         if not isinstance(error, ClientAuthenticationError):
             # azure-identity refuses a tenant or an authority, or a file that it was told of
@@ -150,14 +143,14 @@ class AzureIdentity:
             # What azure-identity does not foresee may repeat parts of a key.
             foreseen = isinstance(error, OSError) or type(error) is ValueError
             text = " ".join(str(error).split()) if foreseen else type(error).__name__
-            return CredentialsError(f"{asked}: {text}", hint=hint)
+            return errors.CredentialsError(f"{asked}: {text}", hint=hint)
         status = self._transport.last if self._transport else None
         words = _condensed(str(error.message), asked=status is not None)
         if status == 429:
-            return RateError(f"{asked}: {words.text}", code="HTTP 429")
+            return errors.RateError(f"{asked}: {words.text}", code="HTTP 429")
         if status == 0 or (status is not None and status >= 500):
-            return TransientError(f"{asked}: {words.text}", code=f"HTTP {status}")
-        return CredentialsError(f"{asked}: {words.text}", hint=words.hint)
+            return errors.TransientError(f"{asked}: {words.text}", code=f"HTTP {status}")
+        return errors.CredentialsError(f"{asked}: {words.text}", hint=words.hint)
 
 
 def principal(token: str) -> Principal | None:

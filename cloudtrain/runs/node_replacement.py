@@ -18,27 +18,9 @@ from cloudtrain.cluster.provision import TAKEN, create_nodes, shown_journal
 from cloudtrain.cluster.session import Session
 from cloudtrain.console.forwarding import BackgroundConsole
 from cloudtrain.console.times import duration
+from cloudtrain.core import errors, events
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudError,
-    CloudtrainError,
-    NodesError,
-    NotFoundError,
-    QuotaError,
-)
-from cloudtrain.core.events import (
-    AttemptBegun,
-    AttemptStarted,
-    ClusterGone,
-    Line,
-    RemovalBegun,
-    UpBegun,
-    UpCompleted,
-    from_line,
-    pending_nodes,
-)
 from cloudtrain.core.model import ON_DEMAND, Node, Plan
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import Clock, Retry, poll_until
@@ -156,7 +138,7 @@ def give_back(session: Session, run: Run, keep: Keeping, waited: float) -> Sessi
             )
             return session
         _delete(session, there)
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         session.console.warn(f"{names} kept: {error.message}")
     return session.refreshed()
 
@@ -176,8 +158,8 @@ def _landed(session: Session, run: Run) -> tuple[Pending, ...]:
 def _delete(session: Session, there: Sequence[Node]) -> None:
     """Delete the whole cluster, network resources included: the next one may be elsewhere."""
     names = tuple(node.name for node in session.nodes)
-    session.records.journal(RemovalBegun(nodes=names, whole=True))
-    late = pending_nodes(session.records.events())
+    session.records.journal(events.RemovalBegun(nodes=names, whole=True))
+    late = events.pending_nodes(session.records.events())
     with session.console.stage(f"delete on {session.provider.name}", len(there)) as stage:
         journal = shown_journal(session, stage)
         session.provider.destroy(session.config.name, journal, late)
@@ -188,25 +170,25 @@ def _delete(session: Session, there: Sequence[Node]) -> None:
 # ── time to make a cluster ready ───────────────────────────────────────────────
 
 
-def ready_time(lines: Iterable[Line]) -> float | None:
+def ready_time(lines: Iterable[events.Line]) -> float | None:
     """Seconds from nothing to running tasks: the longest `up` of this cluster (later ones have
     little to do), and the shortest start of an attempt (others waited). None if not known."""
     ups: list[float] = []
     starts: list[float] = []
     up = start = None
-    for event in filter(None, map(from_line, lines)):
+    for event in filter(None, map(events.from_line, lines)):
         now = event.time
         if now is None:
             continue
-        if isinstance(event, ClusterGone):
+        if isinstance(event, events.ClusterGone):
             ups, starts, up, start = [], [], None, None
-        elif isinstance(event, UpBegun):
+        elif isinstance(event, events.UpBegun):
             up = now
-        elif isinstance(event, UpCompleted | AttemptBegun) and up is not None:
+        elif isinstance(event, events.UpCompleted | events.AttemptBegun) and up is not None:
             ups, up = [*ups, now - up], None
-        elif isinstance(event, AttemptStarted) and start is not None:
+        elif isinstance(event, events.AttemptStarted) and start is not None:
             starts, start = [*starts, now - start], None
-        if isinstance(event, AttemptBegun):
+        if isinstance(event, events.AttemptBegun):
             start = now
     return max(ups) + min(starts, default=0.0) if ups else None
 
@@ -220,7 +202,7 @@ QUEUED = 300.0
 TICK = 0.5
 """Seconds between checks for a stop request."""
 
-NO_ROOM = (CapacityError, QuotaError)
+NO_ROOM = (errors.CapacityError, errors.QuotaError)
 
 GIVEN_UP = (
     "a lost node can only be recreated beside the others, and {} ended the wait for it: raise "
@@ -312,7 +294,7 @@ class _Wait:
         session, there = self.session, {node.name for node in surviving(self.session)}
         missing = [node.name for node in session.plan.nodes if node.name not in there]
 
-        def refused(error: CloudError, pause: float, _: float) -> None:
+        def refused(error: errors.CloudError, pause: float, _: float) -> None:
             self.refused = True
             self.fallback.refused(session.plan, lambda: missing)
             billed = billed_meanwhile(session)
@@ -347,7 +329,7 @@ class _Wait:
         plan = _queued_briefly(asked, until.moment - self.clock.now())
         try:
             return create_nodes(session, plan)
-        except (NotFoundError, NodesError):
+        except (errors.NotFoundError, errors.NodesError):
             if not _was_being_deleted(session):
                 raise
         return create_nodes(session.refreshed(), plan)

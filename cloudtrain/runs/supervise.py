@@ -15,20 +15,7 @@ from typing import TypeVar
 from cloudtrain.checks.own_code_hints import with_own_code
 from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.cluster.session import Session
-from cloudtrain.core import moments
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudtrainError,
-    NodeError,
-    NodesError,
-    NotLanded,
-    PreflightError,
-    RateError,
-    RunFailed,
-    StoreAway,
-    StoreError,
-    TransientError,
-)
+from cloudtrain.core import errors, moments
 from cloudtrain.core.events import DownFailed, runs_begun
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Console
@@ -67,7 +54,7 @@ def finished_at_last(
     session: Session,
     run: Run,
     *,
-    failed_by: CloudtrainError | None = None,
+    failed_by: errors.CloudtrainError | None = None,
     restarts: Callable[[Session, Run, Cause], bool] | None = None,
 ) -> Run:
     """`finish_run`, tried again while a store or the cloud is away."""
@@ -104,7 +91,7 @@ def ended_with_everything_landed(session: Session) -> bool:
     """True if every node ended itself once all that it held had landed; ends their active run."""
     try:
         end_with_its_nodes(session)
-    except RunFailed as error:
+    except errors.RunFailed as error:
         session.console.warn(error.message)
     begun = runs_begun(session.records.events())
     last = next((run for run in reversed(session.records.runs()) if run.id in begun), None)
@@ -154,11 +141,11 @@ def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
     """On an error that is not a task's, end the run: stop its tasks and land what exists."""
     try:
         yield
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         run = session.records.run(run.id)
         stop_tasks(session, run, run.tasks)
         if run.attempts:  # for whoever lands it later
-            node = error.node if isinstance(error, NodeError | PreflightError) else ""
+            node = error.node if isinstance(error, errors.NodeError | errors.PreflightError) else ""
             task = next((task.name for task in run.tasks if task.node == node), "")
             text = error.text if node else error.message
             cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
@@ -166,8 +153,8 @@ def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
         run = save_run(session, replace(run, state="landing"))
         try:
             finished_at_last(session, run, failed_by=error)
-        except CloudtrainError as second:
-            raise NodesError({"run": error, "landing": second}) from error
+        except errors.CloudtrainError as second:
+            raise errors.NodesError({"run": error, "landing": second}) from error
         raise
 
 
@@ -178,7 +165,7 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     if run.state == "starting":
         try:
             session, run = start_attempt(session, run)
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             return session, restarted_without_node(session, run, error)
         if run.state == "landing":
             return session, run
@@ -206,14 +193,14 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     return session, save_run(session, replace(run, state="starting"))
 
 
-def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -> Run:
+def restarted_without_node(session: Session, run: Run, error: errors.CloudtrainError) -> Run:
     """Give up an attempt that could not be started as a node was lost meanwhile, for another one.
     Raises the error if it has another reason, or no restart is left."""
     run = session.records.run(run.id)
     if not run.attempts or run.attempts[-1].ended is not None:
         raise error
     states: dict[str, str] = {task.node: "unknown" for task in run.tasks}
-    with suppress(CloudtrainError):
+    with suppress(errors.CloudtrainError):
         states = {node.name: node.state for node in session.refreshed().nodes}
     gone = (task for task in run.tasks if states.get(task.node, "gone") in ("gone", "stopped"))
     lost = next(gone, None)
@@ -254,11 +241,13 @@ def passes(error: BaseException | None) -> bool:
     """True for an error that is over once a store or a cloud answers again. What only a user can
     mend never passes: a bucket that does not exist, credentials, a file that cannot be read, what
     is more than `artifacts.limit`; nor does a node that does not answer."""
-    if isinstance(error, NodesError):
+    if isinstance(error, errors.NodesError):
         return all(map(passes, error.failures.values()))
-    if isinstance(error, StoreAway | TransientError | RateError | BusyError):
+    if isinstance(
+        error, errors.StoreAway | errors.TransientError | errors.RateError | errors.BusyError
+    ):
         return True
-    if not isinstance(error, NotLanded | StoreError):
+    if not isinstance(error, errors.NotLanded | errors.StoreError):
         return False
     return passes(error.__cause__)
 
@@ -276,14 +265,14 @@ def retry_outage(
     `OUTAGE` seconds. Raises its last error."""
     end, said = clock.now() + tries.within, -EVERY
 
-    def wait(error: CloudtrainError, pause: float, taken: float) -> None:
+    def wait(error: errors.CloudtrainError, pause: float, taken: float) -> None:
         nonlocal said
         records.journal(DownFailed(why=error.message, again=clock.now() + pause))
         if taken - said < EVERY:
             return
         said = taken
         price = None
-        with suppress(CloudtrainError):  # it can no longer be planned
+        with suppress(errors.CloudtrainError):  # it can no longer be planned
             found = estimate(plan())
             price = None if found is None else found.most
         console.warn(
@@ -298,7 +287,7 @@ def retry_outage(
 
     return tries.call(
         work,
-        on=CloudtrainError,
+        on=errors.CloudtrainError,
         unless=lambda error: not passes(error),
         before_pause=wait,
         clock=clock,

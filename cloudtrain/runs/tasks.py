@@ -13,15 +13,8 @@ from cloudtrain.artifacts.landing import Landing, own_manifests
 from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
-from cloudtrain.core import metrics, paths
+from cloudtrain.core import errors, metrics, paths
 from cloudtrain.core.cloud import facts_of
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    NodeError,
-    NodesError,
-    NodeUnreachable,
-    NotLanded,
-)
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import AWAY, ORPHANS_ANSWER, STOP_ANSWER
@@ -43,7 +36,7 @@ def node_of(session: Session, task: Task) -> Node:
     """The task's node. Raises NodeUnreachable if it no longer exists."""
     node = session.node(task.node)
     if node is None:
-        raise NodeUnreachable(task.node, "this node no longer exists")
+        raise errors.NodeUnreachable(task.node, "this node no longer exists")
     return node
 
 
@@ -63,7 +56,7 @@ def task_statuses(session: Session, run: Run) -> dict[str, task_commands.TaskSta
         node, command = node_of(session, task), task_commands.status(folder_of(run, task))
         done = AWAY.call(
             lambda: session.transport.run(node, command, timeout=60.0),
-            on=NodeUnreachable,
+            on=errors.NodeUnreachable,
             clock=session.clock,
         )
         return task_commands.parse_status(task.node, done)[0]
@@ -85,7 +78,7 @@ def stop_tasks(session: Session, run: Run, tasks: Iterable[Task]) -> None:
                 timeout=grace + STOP_ANSWER,
             )
             task_commands.parse_stop(task.node, done)
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             session.console.warn(f"{task.name} could not be stopped: {error}")
 
     fan_out([task for task in tasks if task.attempt], stop, name=lambda task: task.name)
@@ -109,7 +102,7 @@ def read_stacks(session: Session, run: Run, tasks: Sequence[Task]) -> dict[str, 
                 timeout=60.0,
             )
             path.write_bytes(done.stdout)
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             session.console.warn(f"cannot dump the stacks of {task.name}: {error}")
             return b""
         return done.stdout
@@ -143,7 +136,7 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
             command = task_commands.stop_orphans_command(session.config.name, keep=kept)
             done = session.transport.run(node, command, timeout=ORPHANS_ANSWER)
             return task_commands.parse_orphans(node.name, done)
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             session.console.warn(f"cannot tell whether a task still runs there: {error.message}")
             return ()
 
@@ -215,7 +208,7 @@ def land_what_is_left(session: Session) -> tuple[Pending, ...]:
     have landed."""
     try:
         left = ask_unlanded(session)
-    except NotLanded as error:
+    except errors.NotLanded as error:
         land_from_others(session, failed_nodes(error))
         raise
     if not left:
@@ -238,17 +231,17 @@ def land_from_others(session: Session, failed: Collection[str]) -> None:
             session.console.say(f"landing run {run_id} from the nodes that answer")
             run = run_known(session, run_id, left)
             land_so_far(landing_of(session), run, {node.task: node for node in nodes})
-    except CloudtrainError as error:  # the first error is the one to report
+    except errors.CloudtrainError as error:  # the first error is the one to report
         session.console.warn(error.message)
 
 
-def failed_nodes(error: NotLanded) -> tuple[str, ...]:
+def failed_nodes(error: errors.NotLanded) -> tuple[str, ...]:
     """Names of the nodes whose failure was the cause."""
     cause = error.__cause__
-    if isinstance(cause, NodesError):
+    if isinstance(cause, errors.NodesError):
         each = cause.failures.values()
-        return tuple(one.node for one in each if isinstance(one, NodeError))
-    return (cause.node,) if isinstance(cause, NodeError) else ()
+        return tuple(one.node for one in each if isinstance(one, errors.NodeError))
+    return (cause.node,) if isinstance(cause, errors.NodeError) else ()
 
 
 def runs_of(left: Iterable[Pending]) -> list[str]:

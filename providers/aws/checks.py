@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    CloudtrainError,
-    NotFoundError,
-    PermissionsError,
-    QuotaError,
-    if_told,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import (
@@ -48,12 +39,12 @@ def check(
 ) -> tuple[Finding, ...]:
     try:
         regions.names()  # the first call that needs credentials
-    except CloudError as error:
+    except errors.CloudError as error:
         return (Finding.of("credentials", error),)
     caller = finding("credentials", lambda: _identity(ec2, plan))
     try:
         places = regions.places(plan)
-    except CloudError as error:
+    except errors.CloudError as error:
         return caller, Finding.of("placement", error)
     where = list(dict.fromkeys(place.region for place in places))
     first = {region: next(p for p in places if p.region == region) for region in where}
@@ -76,7 +67,7 @@ def check(
         zones = {place.zone for place in places if place.region == region}
         found.append(finding("spot price", partial(_spot_prices, ec2, region, wanted, zones)))
     # Else the finding on the reservation says why.
-    latest = if_told(lambda: reservations.latest_end(ec2, where, plan), None)
+    latest = errors.if_told(lambda: reservations.latest_end(ec2, where, plan), None)
     if plan.config.limits.max_lifetime is not None or latest is not None:
         found.append(finding("lifetime", lambda: _lifetime(schedules, where[0], latest)))
     may = partial(vms.dry_run, ec2, [*first.values()], plan)
@@ -92,7 +83,7 @@ def _spot_prices(ec2: Ec2Client, region: str, machines: Sequence[str], zones: se
         return "; ".join(str(price) for price in prices if price.zone in zones)
 
     unknown = f"{region}: {NOT_REPORTED}"
-    return if_told(ask, lambda error: f"{unknown}: {error.message}") or unknown
+    return errors.if_told(ask, lambda error: f"{unknown}: {error.message}") or unknown
 
 
 def _lifetime(schedules: Schedules, region: str, latest: float | None) -> str:
@@ -110,7 +101,7 @@ def _lifetime(schedules: Schedules, region: str, latest: float | None) -> str:
 
 def _identity(ec2: Ec2Client, plan: Plan) -> str:
     unknown = f"accepted; the identity is {NOT_REPORTED}"
-    return if_told(
+    return errors.if_told(
         lambda: identity.arn(ec2, plan.config) or unknown,
         lambda error: f"{unknown}: {error.message}",
     )
@@ -124,14 +115,16 @@ def _machines(
     types[region] = machine_types(ec2, region, names)
     missing = [name for name in names if name not in types[region]]
     if missing:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{', '.join(missing)} is not available in {region}",
             hint="change nodes.….machine or choose another region",
         )
     kinds = [types[region][node.machine].mismatch(node) for node in plan.nodes if node.machine]
     wrong = sorted({kind for kind in kinds if kind})
     if wrong:
-        raise CloudConfigError("; ".join(wrong), hint="check nodes.….machine and accelerator")
+        raise errors.CloudConfigError(
+            "; ".join(wrong), hint="check nodes.….machine and accelerator"
+        )
     return ", ".join(f"{name} ({types[region][name].vcpus} vCPUs)" for name in names)
 
 
@@ -149,7 +142,7 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> str:
         needed = nodes - len(_existing(ec2, place.region, plan) & {n.name for n in plan.nodes})
         if subnet.room < needed:
             text = f"{text}: {subnet.room} free addresses, {needed} needed"
-            raise CapacityError(text, hint="choose another zone, or a larger subnet")
+            raise errors.CapacityError(text, hint="choose another zone, or a larger subnet")
     given = plan.config.network.firewall
     if given is not None:
         groups = network.existing_groups(ec2, place.region, subnet.vpc, given)
@@ -179,12 +172,12 @@ def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> str:
             continue
         found = reservations.find(ec2, region, bought.name)
         if found is None:
-            raise CloudConfigError(f"{bought} is not in {region}", hint="check `placement`")
+            raise errors.CloudConfigError(f"{bought} is not in {region}", hint="check `placement`")
         place = Location(region=region, zone=found.zone)
         reservations.refuse_unusable(ec2, place, plan, names)
         mine = [n for n in plan.nodes if n.provisioning == bought and n.name not in names]
         if found.available < len(mine):
-            raise CapacityError(
+            raise errors.CapacityError(
                 f"{reservations.described(found)}, {len(mine)} needed",
                 hint="enlarge the reservation, or ask for fewer nodes",
                 scope="zone",
@@ -215,7 +208,7 @@ def _quota(
         f"--quota-code {need.quota.code} --desired-value {total}"
         for need, total in short
     )
-    raise QuotaError("; ".join(lines), hint=hint, scope="region")
+    raise errors.QuotaError("; ".join(lines), hint=hint, scope="region")
 
 
 # Checks of what belongs to the account: its plan, the key of its disks, and Session Manager
@@ -235,7 +228,9 @@ UPGRADE = (
 
 def free_plan(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
     """Yield a finding for an account on the Free plan; none for any other, or if nobody may ask."""
-    eligible = if_told(lambda: _eligible(ec2, region), None)  # EC2's own refusal says the same
+    eligible = errors.if_told(
+        lambda: _eligible(ec2, region), None
+    )  # EC2's own refusal says the same
     if eligible is not None:
         yield finding("account", lambda: _launchable(plan, eligible))
 
@@ -249,7 +244,7 @@ def _launchable(plan: Plan, eligible: Sequence[str]) -> str:
     if not refused:
         return f"{text}, which may launch these machines"
     none = "; none of them has a GPU" if any(node.accelerator for node in plan.nodes) else ""
-    raise PermissionsError(
+    raise errors.PermissionsError(
         f"{text}, which cannot launch {', '.join(refused)}, only {', '.join(eligible)}{none}",
         hint=UPGRADE,
     )
@@ -289,14 +284,14 @@ def _disk_key(ec2: Ec2Client, region: str, key: str) -> str:
     try:
         with ec2.mapped(f"DescribeKey {key} in {region}"):
             facts = client.describe_key(KeyId=key)["KeyMetadata"]
-    except NotFoundError as error:
+    except errors.NotFoundError as error:
         hint = f"`aws kms describe-key --region {region} --key-id {key}` must find it"
-        raise CloudConfigError(error.message, hint=hint) from error
-    except CloudError as error:  # a right that `up` does not need
+        raise errors.CloudConfigError(error.message, hint=hint) from error
+    except errors.CloudError as error:  # a right that `up` does not need
         raise NotChecked(f"{region}: {key}: {error.message}") from error
     state, spec = str(facts.get("KeyState")), str(facts.get("KeySpec"))
     if state != "Enabled" or spec != "SYMMETRIC_DEFAULT":
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{region}: {key} is {state}, {spec}: disks need an enabled symmetric key"
         )
     return f"{region}: {key}, enabled"
@@ -332,7 +327,7 @@ def _may_register(ec2: Ec2Client, region: str, identity: str | None) -> str:
         return texts
     if any(allowed is None for allowed, _ in answers):
         raise NotChecked(texts)
-    raise PermissionsError(texts, hint=HINT)
+    raise errors.PermissionsError(texts, hint=HINT)
 
 
 def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[bool | None, str]:
@@ -349,11 +344,11 @@ def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[boo
         lacks = ", ".join(action for action, each in decided.items() if each != "allowed")
         return not lacks, f"{identity} lacks {lacks}" if lacks else f"{identity} has rights"
 
-    def refused(error: CloudtrainError) -> tuple[None, str]:
+    def refused(error: errors.CloudtrainError) -> tuple[None, str]:
         known = isinstance(error, NotChecked)
         return None, error.message if known else f"{identity}: {NOT_REPORTED}: {error.message}"
 
-    return if_told(ask, refused)
+    return errors.if_told(ask, refused)
 
 
 def _by_default(ec2: Ec2Client, region: str) -> tuple[bool | None, str]:
@@ -371,4 +366,4 @@ def _by_default(ec2: Ec2Client, region: str) -> tuple[bool | None, str]:
             return False, f"{region} has no default host management"
         return True, f"{what} by {value}"
 
-    return if_told(ask, lambda error: (None, f"{what}: {NOT_REPORTED}: {error.message}"))
+    return errors.if_told(ask, lambda error: (None, f"{what}: {NOT_REPORTED}: {error.message}"))

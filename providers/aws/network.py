@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.core.errors import (
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import Network, Plan
 from cloudtrain.core.protocols import Journal
@@ -45,13 +39,13 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
     usable = [each for each in there if not each.unusable(private=wanted.private)]
     if there and not usable:
         words = (f"{each.id} {each.unusable(private=wanted.private)}" for each in there)
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"no subnet of {vpc} in {place} can be used: {', '.join(words)}",
             hint=_BLOCKED,
             scope="zone",
         )
     if not there:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"the {'' if wanted.vpc else 'default '}VPC {vpc} has no "
             f"{'' if wanted.private else 'public '}subnet in {place}",
             hint="choose other zones, set network.private, or have one created"
@@ -65,11 +59,11 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
 def _given_subnet(ec2: Ec2Client, place: Location, id: str, *, private: bool) -> Subnet:
     found = named_subnet(ec2, place.region, id)
     if found is None or found.zone != place.zone:
-        raise CloudConfigError(f"network.subnet {id} is not in {place}")
+        raise errors.CloudConfigError(f"network.subnet {id} is not in {place}")
     if why := found.unusable(private=private):
-        raise CloudConfigError(f"network.subnet {id} {why}", hint=_BLOCKED, scope="region")
+        raise errors.CloudConfigError(f"network.subnet {id} {why}", hint=_BLOCKED, scope="region")
     if not private and Routes(ec2, place.region, found.vpc).lack_gateway(found.id):
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"network.subnet {id} has no route to an internet gateway: its nodes cannot be reached",
             hint="choose a subnet with a route to an internet gateway, or set network.private:"
             " true if you reach it by a VPN",
@@ -90,7 +84,7 @@ def default_vpc(ec2: Ec2Client, region: str) -> str:
     for vpc in ec2.known(region, "DescribeVpcs", "vpcSet", asked):
         if xml.text(vpc, "isDefault") == "true":
             return xml.text(vpc, "vpcId")
-    raise CloudConfigError(
+    raise errors.CloudConfigError(
         f"{region} has no default VPC",
         hint=f"run `aws ec2 create-default-vpc --region {region}`, or set network.subnet",
         scope="region",
@@ -175,7 +169,9 @@ class SecurityGroup:
             lambda: self._repaired(id, caller, efa), within=self._ec2.timing.listing
         )
         if not mended:
-            raise NotFoundError(f"security group {self._name} ({id}) was created but is not listed")
+            raise errors.NotFoundError(
+                f"security group {self._name} ({id}) was created but is not listed"
+            )
         return id
 
     def find(self) -> str | None:
@@ -195,7 +191,7 @@ class SecurityGroup:
         try:
             asked = requests.security_group(self._plan, self._vpc)
             answer = self._ec2.ask(self._region, "CreateSecurityGroup", asked)
-        except NameTakenError:
+        except errors.NameTakenError:
             # An earlier call whose answer was lost, or a call from another machine of this user.
             found = self._ec2.timing.until(self.find, within=self._ec2.timing.listing)
             if found is None:
@@ -227,7 +223,7 @@ class SecurityGroup:
         """Change one rule a call: EC2 refuses all if one rule already exists or is already gone."""
         try:
             self._ec2.ask(self._region, call, {"GroupId": id, "IpPermissions": [rule]})
-        except (NameTakenError, NotFoundError) as error:
+        except (errors.NameTakenError, errors.NotFoundError) as error:
             return error.code.startswith("InvalidPermission.")
         return True
 
@@ -259,14 +255,16 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journa
         journal(ResourceRequested(what="placement group", name=name))
         try:
             ec2.ask(place.region, "CreatePlacementGroup", requests.placement_group(name, plan))
-        except NameTakenError:
+        except errors.NameTakenError:
             pass  # an earlier call whose answer was lost
-        except CloudError as error:
+        except errors.CloudError as error:
             if error.code not in faults.UNKNOWN_ACTION:
                 raise
             return ""
     elif xml.tags(found).get(labels.CLUSTER, cluster) != cluster:
-        raise NameTakenError(f"placement group {name} in {place.region} belongs to another cluster")
+        raise errors.NameTakenError(
+            f"placement group {name} in {place.region} belongs to another cluster"
+        )
     return name
 
 
@@ -280,17 +278,17 @@ def placement_groups(ec2: Ec2Client, region: str) -> list[Tree] | None:
         nonlocal pages
         try:
             return ec2.once(region, _UNKNOWN)
-        except TransientError as error:
+        except errors.TransientError as error:
             # Some emulators answer an unknown action with a page of their web server: accepted as
             # "not implemented" after three of those without an EC2 error code.
             pages += error.code == "HTTP 500"
             if pages == 3:
-                raise CloudConfigError(error.message, code="NotImplemented") from error
+                raise errors.CloudConfigError(error.message, code="NotImplemented") from error
             raise
 
     try:
         answer = ec2.timing.call(ask)
-    except CloudError as error:
+    except errors.CloudError as error:
         if error.code not in faults.UNKNOWN_ACTION:
             raise
         ec2.unknown.add(_UNKNOWN)
@@ -317,7 +315,7 @@ def existing_groups(ec2: Ec2Client, region: str, vpc: str, wanted: Sequence[str]
         its_vpc = xml.text(found[id], "vpcId") if id in found else ""
         if its_vpc != vpc:
             where = f"in {its_vpc}" if its_vpc else f"not in {region}"
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"network.firewall {id} is {where}, but the subnet is in {vpc}",
                 hint="name a security group of that VPC",
                 scope="region",
@@ -335,7 +333,7 @@ def describe_groups(groups: Sequence[Tree], names: Sequence[str]) -> str:
     members = {group for rule in rules for group in _members(rule)}
     inside = members & set(names) or any(_sources(rule) for rule in rules if _is_all(rule))
     if not inside and not listed:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"no rule of {words} lets its members reach each other",
             hint=f"have a rule added that allows all traffic from {names[0]} itself",
         )
@@ -343,7 +341,7 @@ def describe_groups(groups: Sequence[Tree], names: Sequence[str]) -> str:
         {s for rule in rules if _has_ssh(rule) for s in (*_sources(rule), *_members(rule))}
     )
     if not open_to and not listed:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"no rule of {words} allows SSH (TCP port 22)",
             hint="have a rule added that allows port 22 from the addresses that you connect from",
         )

@@ -6,15 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    NotFoundError,
-    PermissionsError,
-    QuotaError,
-    if_told,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.store_kinds import own_uris
@@ -58,7 +50,7 @@ def check(
     try:
         arm.timing.call(arm.token)
         subscription = _subscription(arm)
-    except CloudError as error:
+    except errors.CloudError as error:
         return (Finding.of("credentials", error),)
     found = [Finding(what="credentials", ok=True, text=subscription)]
     found += [finding("permissions", lambda: _permissions(arm, plan))]
@@ -69,7 +61,7 @@ def check(
     found += [finding("lifetime", lambda: _lifetime(arm, services, plan))]
     try:
         there = places(arm, skus, services, plan)
-    except CloudError as error:
+    except errors.CloudError as error:
         return (*found, Finding.of("placement", error))
     regions = list(dict.fromkeys(place.region for place in there))
     known = {machine.node.name for machine in machines(plan.config.name)}
@@ -118,7 +110,7 @@ def _subscription(arm: ArmClient) -> str:
     name = (answer or {}).get("displayName")
     words = f"subscription {arm.subscription}" + (f" ({name})" if name else "")
     if state not in ALIVE:
-        raise PermissionsError(
+        raise errors.PermissionsError(
             f"{words} is {state}: no resources can be created in it",
             hint="see the Azure portal for the reason",
             code="ReadOnlyDisabledSubscription",
@@ -136,7 +128,7 @@ def _group(arm: ArmClient) -> str:
 def _subnet(arm: ArmClient, subnet: str) -> str:
     ranges = network.ranges(arm, subnet)
     if permissions.lacking(arm.rights(subnet), permissions.JOIN):
-        raise PermissionsError(
+        raise errors.PermissionsError(
             f"not allowed on {subnet}: {permissions.JOIN}", hint="see docs/companies.md"
         )
     return ", ".join(ranges)
@@ -149,10 +141,12 @@ def _disk_key(arm: ArmClient, region: str, plan: Plan) -> str:
     id = str(paths.disk_key(arm.subscription, plan.config.disk_key_in(region)))
     found = arm.find(id)
     if found is None:
-        raise CloudConfigError(f"disk encryption set {id} does not exist", hint="check `disk_key`")
+        raise errors.CloudConfigError(
+            f"disk encryption set {id} does not exist", hint="check `disk_key`"
+        )
     there = plain(str(found.get("location", "")))
     if there != region:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{paths.last(id)} is in {there}",
             hint="a disk needs one of its region: write {region} in `disk_key`",
             scope="region",
@@ -164,7 +158,9 @@ def _firewall(arm: ArmClient, plan: Plan) -> str:
     """Report the user's firewall, and what it must allow."""
     given = next(iter(plan.config.network.firewall or ()), None)
     if given is not None and arm.find(given) is None:
-        raise CloudConfigError(f"no network security group {given}", hint="check network.firewall")
+        raise errors.CloudConfigError(
+            f"no network security group {given}", hint="check network.firewall"
+        )
     which = paths.last(given) if given else "that of the subnet"
     return (
         f"{which}, used as it is; it must allow SSH (TCP port 22) from where you connect, and all "
@@ -180,7 +176,7 @@ def _permissions(arm: ArmClient, plan: Plan) -> str:
     ends = plan.config.limits.max_lifetime is not None
     wanted = permissions.needed(ends=ends, in_group=bool(arm.given))
     if lacking := permissions.lacking(rights, *wanted):
-        raise PermissionsError(
+        raise errors.PermissionsError(
             f"not allowed: {', '.join(lacking)}", hint="assign the role in docs/azure.md"
         )
     return "all that up and down need"
@@ -193,7 +189,7 @@ def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
     actions = [f"{name}/register/action" for name in lacking]
     # If the endpoint reports no rights, `up` tries.
     if lacking and permissions.lacking(arm.rights(), *actions):
-        raise PermissionsError(
+        raise errors.PermissionsError(
             f"not registered in this subscription: {', '.join(lacking)}",
             hint="; ".join(f"run `az provider register --namespace {name}`" for name in lacking),
             code="MissingSubscriptionRegistration",
@@ -238,7 +234,7 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
     groups, refusal, texts = reservations.find(arm, plan), None, []
     for group in groups.values():
         if permissions.lacking(arm.rights(group.id), permissions.DEPLOY):
-            raise PermissionsError(
+            raise errors.PermissionsError(
                 f"{group.shown}: not allowed: {permissions.DEPLOY}",
                 hint="assign it on the group (docs/azure.md)",
             )
@@ -248,7 +244,7 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
         try:
             reservations.refuse_full(groups, plan, place, within)
             return "; ".join(texts)
-        except CapacityError as error:
+        except errors.CapacityError as error:
             refusal = refusal or error
     if refusal is not None:
         raise refusal
@@ -263,24 +259,26 @@ def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) ->
     for name in dict.fromkeys(node.machine or "" for node in plan.nodes):
         sku = known.get(name.lower())
         if sku is None:
-            raise CloudConfigError(f"no machine {name}", hint="run `az vm list-sizes --location …`")
+            raise errors.CloudConfigError(
+                f"no machine {name}", hint="run `az vm list-sizes --location …`"
+            )
         if sku.refused:
-            raise CapacityError(
+            raise errors.CapacityError(
                 f"{name}: {sku.refused}",
                 hint="request access at https://aka.ms/ProdportalCRP, or choose other regions",
                 scope="region",
                 code=sku.refused,
             )
         if not sku.spot and any(n.spot and n.machine == name for n in plan.nodes):
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"{name} is not sold as spot", hint="set provisioning: on-demand", scope="region"
             )
         for node in plan.nodes:
             if (node.machine or "").lower() == name.lower() and (wrong := sku.mismatch(node)):
-                raise CloudConfigError(wrong, hint="check nodes.….machine and accelerator")
+                raise errors.CloudConfigError(wrong, hint="check nodes.….machine and accelerator")
         for zone in zones:
             if paths.zone_of(zone) not in sku.zones:
-                raise CapacityError(f"no {name} in zone {zone}", scope="zone")
+                raise errors.CapacityError(f"no {name} in zone {zone}", scope="zone")
     counted = Counter(f"{'spot ' if n.spot else ''}{n.machine}" for n in plan.nodes)
     words = ", ".join(f"{count} × {name}" for name, count in counted.items())
     return f"{words}{' in ' + ', '.join(zones) if zones else ''}"
@@ -308,7 +306,7 @@ def _quota(arm: ArmClient, skus: Skus, plan: Plan, nodes: Sequence[NodePlan], re
             free = max(0, found.limit - found.used)
             short.append(f"{found.name}: {wanted} needed, {free} of {found.limit} left")
     if short:
-        raise QuotaError(
+        raise errors.QuotaError(
             "; ".join(short),
             hint=f"request more for {region} at https://aka.ms/ProdportalCRP, or add other regions",
             scope="region",
@@ -334,7 +332,7 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
         return
     account = store.removeprefix("az://").partition("/")[0]
     id = account_id(arm, account)
-    service = if_told(lambda: arm.get(f"{id}/blobServices/default"), None) if id else None
+    service = errors.if_told(lambda: arm.get(f"{id}/blobServices/default"), None) if id else None
     if service is None:
         return
     properties = service.get("properties") or {}
@@ -357,7 +355,7 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
 def account_id(arm: ArmClient, account: str) -> str | None:
     """The ID of a storage account; None if these credentials cannot see it."""
     path = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
-    listed = if_told(lambda: arm.pages(path), [])
+    listed = errors.if_told(lambda: arm.pages(path), [])
     ids = (str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower())
     return next(ids, None)
 
@@ -392,7 +390,7 @@ def check_identity(arm: ArmClient, plan: Plan) -> Iterator[Finding]:
         if not rights:
             raise NotChecked(f"{name} exists; whether it may be attached could not be checked")
         if permissions.lacking(rights, ASSIGNS):
-            raise PermissionsError(f"{name}: not allowed: {ASSIGNS}", hint=faults.ATTACH)
+            raise errors.PermissionsError(f"{name}: not allowed: {ASSIGNS}", hint=faults.ATTACH)
         return f"{name} may be attached"
 
     first = finding("identity", attachable)
@@ -406,13 +404,13 @@ def _identity(arm: ArmClient, id: str) -> Tree:
     """The identity. Raises PermissionsError if there is none, NotChecked if it cannot be read."""
     try:
         return arm.get(id)
-    except CloudError as error:
+    except errors.CloudError as error:
         if error.code in _ABSENT:
             text = f"no managed identity {id}: {error.message}"
-            raise PermissionsError(text, hint=faults.NO_IDENTITY, code=error.code) from error
-        if isinstance(error, NotFoundError) or faults.is_unknown_question(error):
+            raise errors.PermissionsError(text, hint=faults.NO_IDENTITY, code=error.code) from error
+        if isinstance(error, errors.NotFoundError) or faults.is_unknown_question(error):
             raise NotChecked(f"{paths.last(id)}: {NOT_REPORTED}") from error
-        if isinstance(error, PermissionsError):
+        if isinstance(error, errors.PermissionsError):
             raise NotChecked(f"{paths.last(id)}: could not be checked: {error.message}") from error
         raise
 
@@ -433,7 +431,7 @@ def _roles_on(arm: ArmClient, principal: str, account: str) -> str:
         )
     path = f"{id}/providers/Microsoft.Authorization/roleAssignments"
     wanted = {"$filter": f"principalId eq '{principal}'"}
-    found = if_told(lambda: arm.pages(path, **wanted), None)
+    found = errors.if_told(lambda: arm.pages(path, **wanted), None)
     if found is None:
         raise NotChecked(f"{account}: could not be checked: its role assignments are not readable")
     ids = [str((one.get("properties") or {}).get("roleDefinitionId")) for one in found]

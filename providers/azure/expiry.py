@@ -16,14 +16,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CloudConfigError,
-    CloudError,
-    CredentialsError,
-    NotFoundError,
-    TransientError,
-)
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
@@ -59,18 +53,18 @@ def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
         return
     words = f"limits.max_lifetime of {lasting(seconds)}: on Azure, an end"
     if seconds < SOONEST:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{words} less than {lasting(SOONEST)} ahead may come a day late",
             hint=f"set limits.max_lifetime to {SOONEST / 60:.0f}m or more; to end sooner, run "
             "`cloudtrain down`",
         )
     if seconds > FARTHEST + SLACK:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{words} more than 14 days ahead cannot be held",
             hint="set limits.max_lifetime to 14d or less, or to off: then only `down` ends them",
         )
     if seconds > LONGEST and not far:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"{words} more than 24 h ahead needs Microsoft.ComputeSchedule, which is not available "
             "here",
             hint="set limits.max_lifetime to 24h or less, or run az provider register --namespace "
@@ -146,14 +140,14 @@ class Expiries:
             self._daily(group, name, region, own, expires, known.schedule)
             if known.operation not in ("", made.operation):
                 self._deadlines.withdraw(region, known.operation)
-        except CloudError:
+        except errors.CloudError:
             # Restore the end that this began to replace, as far as Azure allows.
-            with suppress(CloudError):
+            with suppress(errors.CloudError):
                 if known.schedule is None:
                     self._arm.delete(group.schedule(name))
                 else:
                     self._arm.put(group.schedule(name), requests.settings_of(known.schedule))
-            with suppress(CloudError):
+            with suppress(errors.CloudError):
                 if made.operation not in ("", known.operation):
                     self._deadlines.cancel(region, [made.operation])
             raise
@@ -179,8 +173,8 @@ class Expiries:
         try:
             self._tag(path, tags)
             self.arm(group, name, machine.place.region, tags, expires)
-        except CloudError as error:
-            with suppress(CloudError):
+        except errors.CloudError as error:
+            with suppress(errors.CloudError):
                 self._tag(path, before)
             hint = f"{error.hint}; " if error.hint else ""
             hint += "its end is where it was; `cloudtrain up` tries again"
@@ -295,7 +289,7 @@ class Expiries:
         path = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
         try:
             return ask_or_none(lambda: self._arm.pages(path))
-        except NotFoundError:
+        except errors.NotFoundError:
             return []
 
     def cancel(self, schedules: Iterable[Tree]) -> bool:
@@ -309,7 +303,7 @@ class Expiries:
         for region, operations in by_region.items():
             try:
                 self._deadlines.cancel(region, operations)
-            except CloudError:
+            except errors.CloudError:
                 accepted = False
         return accepted
 
@@ -334,7 +328,7 @@ class Expiries:
             self._arm.delete(path)
         self._arm.put(path, body)
         if not requests.same_schedule(self._arm.get(path), body):
-            raise TransientError(
+            raise errors.TransientError(
                 "Azure accepted its schedule but reports a different one", what=name
             )
 
@@ -360,7 +354,7 @@ class Deadline:
     """Answer of Microsoft.ComputeSchedule to the request for an end; empty without that service."""
 
     operation: str = ""
-    refusal: CloudError | None = None
+    refusal: errors.CloudError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,9 +398,9 @@ class Deadlines:
             told = self._arm.timing.until(ask, within=self._arm.timing.listing)
             if told is None or is_at(told[0], expires) is False:
                 text = "Azure accepted its end but reports a different one"
-                raise TransientError(text, what=paths.last(vm))
-        except CloudError:
-            with suppress(CloudError):
+                raise errors.TransientError(text, what=paths.last(vm))
+        except errors.CloudError:
+            with suppress(errors.CloudError):
                 self.cancel(region, [made.operation])
             raise
         return made
@@ -417,9 +411,9 @@ class Deadlines:
         node, what = paths.last(vm), "the end at Microsoft.ComputeSchedule"
         try:
             answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
-        except CredentialsError:
+        except errors.CredentialsError:
             raise
-        except CloudError as refusal:
+        except errors.CloudError as refusal:
             return Deadline(refusal=refusal.copy_with(what=node, text=f"{what}: {refusal.message}"))
         words = "it named no operation"
         for result in answer.get("results") or ():
@@ -428,7 +422,7 @@ class Deadlines:
                 return Deadline(operation=str(operation["operationId"]))
             told = (result.get("errorCode"), result.get("errorDetails"))
             words = ": ".join(str(each) for each in told if each) or words
-        return Deadline(refusal=CloudConfigError(f"{what} was refused: {words}", what=node))
+        return Deadline(refusal=errors.CloudConfigError(f"{what} was refused: {words}", what=node))
 
     def reported(self, region: str, operations: Sequence[str]) -> dict[str, OperationReport]:
         """Reports of Azure on these operations, by ID; none where this user may not ask."""
@@ -455,7 +449,7 @@ class Deadlines:
         self.cancel(region, [operation])
         found = self.reported(region, [operation]).get(operation)
         if found is not None and found.state in PENDING:
-            raise TransientError(f"Azure did not withdraw the old end: it is {found.state}")
+            raise errors.TransientError(f"Azure did not withdraw the old end: it is {found.state}")
 
     def cancel(self, region: str, operations: Sequence[str]) -> None:
         for first in range(0, len(operations), MOST):

@@ -8,14 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    PermissionsError,
-)
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import Network, Plan
 from cloudtrain.core.protocols import Journal
@@ -42,7 +36,7 @@ def until_deleted(arm: ArmClient, group: str, ask: Callable[[], T | None]) -> T:
     if (answer := arm.timing.until(ask, within=BEING_DELETED)) is not None:
         return answer
     text = f"resource group {group} is still being deleted"
-    raise BusyError(text, hint="run the command again in a few minutes", scope="region")
+    raise errors.BusyError(text, hint="run the command again in a few minutes", scope="region")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +116,7 @@ def register(services: ResourceProviders, lifetime: float | None, journal: Journ
     if lifetime is not None and services.missing(DEADLINES):
         try:
             services.register(DEADLINES, journal)
-        except PermissionsError:
+        except errors.PermissionsError:
             if lifetime > LONGEST:
                 raise
 
@@ -141,12 +135,12 @@ def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
     """The address ranges of a subnet. Raises CloudConfigError if it does not exist."""
     shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
     if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"network.subnet {subnet!r} is not the id of a subnet", hint=f"use {shape}"
         )
     found = arm.find(subnet)
     if found is None:
-        raise CloudConfigError(f"no subnet {subnet}", hint="check network.subnet")
+        raise errors.CloudConfigError(f"no subnet {subnet}", hint="check network.subnet")
     properties = found.get("properties") or {}
     prefixes = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
     return tuple(str(each) for each in prefixes if each)
@@ -224,7 +218,7 @@ class _Site:
             self.journal(ResourceRequested(what="proximity placement group", name=name))
             try:
                 self.arm.put(path, requests.proximity(self.place.region, self._tags))
-            except CloudError as error:
+            except errors.CloudError as error:
                 if not faults.is_unknown_question(error):
                     raise
                 return None
@@ -237,8 +231,8 @@ def shared_name(arm: ArmClient, cluster: str, region: str) -> str:
     return f"{name}-{region}" if arm.given else name
 
 
-def no_group(name: str) -> CloudConfigError:
-    return CloudConfigError(
+def no_group(name: str) -> errors.CloudConfigError:
+    return errors.CloudConfigError(
         f"no resource group {name}",
         hint="check `resource_group` and `project`, or leave it out: cloudtrain then creates its "
         "own",
@@ -253,7 +247,7 @@ def ours(arm: ArmClient, path: str, cluster: str) -> Tree | None:
     if found is not None and arm.given:
         known = labels.ours(typed(found, "tags", dict, null=True))
         if known is None or known.cluster != cluster:
-            raise NameTakenError(
+            raise errors.NameTakenError(
                 f"{path.rpartition('/providers/')[2]} exists in resource group {arm.given}, and "
                 "cloudtrain did not create it",
                 hint="choose another `name:` for the cluster",
@@ -314,11 +308,11 @@ def _fit_bastion(arm: ArmClient, network: Network) -> Tree:
     id = paths.bastion(arm.subscription, (proxy and proxy.bastion) or "")
     found = arm.find(id)
     if found is None:
-        raise CloudConfigError(f"no Bastion {id}", hint="check network.ssh_proxy.bastion")
+        raise errors.CloudConfigError(f"no Bastion {id}", hint="check network.ssh_proxy.bastion")
     sku = str((found.get("sku") or {}).get("name"))
     tunnels = (found.get("properties") or {}).get("enableTunneling") is True
     if sku.lower() not in FIT or not tunnels:
-        raise CloudConfigError(
+        raise errors.CloudConfigError(
             f"the Bastion {paths.last(id)} ({sku}) has no native client support",
             hint="it needs the Standard or Premium SKU, and `az network bastion update "
             "--enable-tunneling true`",

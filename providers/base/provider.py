@@ -6,14 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic
 
-from cloudtrain.core import errors, fence, moments
-from cloudtrain.core.events import (
-    CreationBegun,
-    NodeDeletionBegun,
-    PlacementRefused,
-    SpotOrderChosen,
-    TriedApart,
-)
+from cloudtrain.core import errors, events, fence, moments
 from cloudtrain.core.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
 from cloudtrain.core.partial_list import (
     NotAsked,
@@ -161,7 +154,7 @@ class CloudProvider(Generic[NetworkT]):
                 if isinstance(error, errors.NodesError) or not goes_on(error):
                     # Its requests came to nothing: a later `down` need not wait for any.
                     kind = type(error).__name__
-                    creation.journal(PlacementRefused(placement=str(place), error=kind))
+                    creation.journal(events.PlacementRefused(placement=str(place), error=kind))
                     raise
                 _journal_refusal(creation.journal, place, error)
                 refusals.append((place, error))
@@ -219,7 +212,7 @@ class CloudProvider(Generic[NetworkT]):
         if finder.newer and not alive:
             raise created_anew(cluster, finder.newer)
         for machine in alive:
-            journal(NodeDeletionBegun(node=machine.node.name))
+            journal(events.NodeDeletionBegun(node=machine.node.name))
         with fence.deleting_what_was_seen(gaps):
             self._account.delete_from_inside(alive, resources)
 
@@ -286,7 +279,7 @@ class CloudProvider(Generic[NetworkT]):
             if not can_retry_without_placement_group(error):
                 raise
             _journal_refusal(creation.journal, place, error)
-            creation.journal(TriedApart(placement=str(place)))
+            creation.journal(events.TriedApart(placement=str(place)))
         return creation.apart().fill(place, later=later)
 
     def _search(self, cluster: str) -> ClusterSearch:
@@ -325,7 +318,7 @@ class CloudProvider(Generic[NetworkT]):
                 return ""  # an earlier version created all of them
             found = new_generation()
         if found not in theirs:
-            journal(CreationBegun(id=found))
+            journal(events.CreationBegun(id=found))
         self._seen(cluster).known.add(found)
         return found
 
@@ -366,7 +359,7 @@ def _nodes(machines: Iterable[Vm]) -> tuple[Node, ...]:
 
 def _journal_refusal(journal: Journal, place: Location, error: errors.CloudError) -> None:
     kind = type(error).__name__
-    journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
+    journal(events.PlacementRefused(placement=str(place), error=kind, text=error.message))
 
 
 def _no_placement(refusals: Sequence[tuple[Location, errors.CloudError]]) -> errors.CloudError:
@@ -448,5 +441,5 @@ def by_evidence(
         for place in sorted(group, key=lambda p: -scores.get(str(p), float("-inf")))
     )
     if ordered != tuple(places):
-        journal(SpotOrderChosen(places=tuple(map(str, ordered)), text=evidence_text(found)))
+        journal(events.SpotOrderChosen(places=tuple(map(str, ordered)), text=evidence_text(found)))
     return ordered

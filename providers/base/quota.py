@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    QuotaError,
-    RateError,
-    TransientError,
-    if_told,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import MachineType
 from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.partial_list import NotAsked, PartialList
@@ -25,12 +19,12 @@ Quotas = Mapping[str, tuple[float, float]]
 def unless_short(ask: Callable[[], str]) -> str:
     """Text of `ask`, also where the quota could not be asked. Raises QuotaError, an answer."""
 
-    def text(error: CloudtrainError) -> str:
-        if isinstance(error, QuotaError):
+    def text(error: errors.CloudtrainError) -> str:
+        if isinstance(error, errors.QuotaError):
             raise error
         return f"{NOT_REPORTED}: {error.message}"
 
-    return if_told(ask, text)
+    return errors.if_told(ask, text)
 
 
 def allowances_in(
@@ -41,7 +35,7 @@ def allowances_in(
     def answer(region: str) -> list[Allowance | NotAsked]:
         try:
             return [*ask(region)]
-        except (TransientError, RateError) as error:
+        except (errors.TransientError, errors.RateError) as error:
             return [NotAsked(place=region, why=error.message)]
 
     answers = ask_all(regions, answer, name=str, workers=16)

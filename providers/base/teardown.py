@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cloudtrain.core import fence, moments
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudError,
-    CloudtrainError,
-    CredentialsError,
-    LeftoverError,
-    LookAgainError,
-    NameTakenError,
-    NodesError,
-    PermissionsError,
-)
+from cloudtrain.core import errors, fence, moments
 from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Journal
@@ -70,27 +59,31 @@ class Teardown:
                 self._timing.clock.sleep(self._timing.polls.longest * min(rounds, ROUNDS - 1))
             self._announce(alive)
             failure = self._erase(alive, () if outstanding else resources)
-            if again < AGAIN and set(map(type, _errors(failure))) == {LookAgainError}:
+            if again < AGAIN and set(map(type, _errors(failure))) == {errors.LookAgainError}:
                 again += 1
                 continue
             rounds += 0 if outstanding and failure is None else 1
 
-    def _erase(self, alive: Sequence[Vm], resources: Sequence[Resource]) -> CloudtrainError | None:
+    def _erase(
+        self, alive: Sequence[Vm], resources: Sequence[Resource]
+    ) -> errors.CloudtrainError | None:
         try:
             with fence.deleting_what_was_seen(self._gaps):
                 self._account.delete(alive, resources)
-        except (CloudError, NodesError) as error:
+        except (errors.CloudError, errors.NodesError) as error:
             return error
         return None
 
-    def _is_over(self, rounds: int, failure: CloudtrainError | None, took: float) -> bool:
+    def _is_over(self, rounds: int, failure: errors.CloudtrainError | None, took: float) -> bool:
         every = _errors(failure)
-        lasting = any(isinstance(each, BusyError) and each.lasting for each in every)
-        if lasting or any(isinstance(each, PermissionsError | NameTakenError) for each in every):
+        lasting = any(isinstance(each, errors.BusyError) and each.lasting for each in every)
+        if lasting or any(
+            isinstance(each, errors.PermissionsError | errors.NameTakenError) for each in every
+        ):
             return True
-        if any(isinstance(each, CredentialsError) for each in every):
+        if any(isinstance(each, errors.CredentialsError) for each in every):
             return rounds > 1  # a token may have been renewed meanwhile
-        if every and all(isinstance(each, BusyError) for each in every):
+        if every and all(isinstance(each, errors.BusyError) for each in every):
             return took >= IN_USE
         return rounds >= ROUNDS
 
@@ -116,7 +109,7 @@ class Teardown:
         gaps = moments.gaps()
         try:
             machines, resources = find()
-        except CloudError as error:
+        except errors.CloudError as error:
             known = tuple(self._seen.values())
             if not known:
                 raise
@@ -141,8 +134,8 @@ class Teardown:
                 self._journal(NodeDeletionBegun(node=machine.node.name))
 
 
-def _errors(failure: CloudtrainError | None) -> list[BaseException]:
-    if isinstance(failure, NodesError):
+def _errors(failure: errors.CloudtrainError | None) -> list[BaseException]:
+    if isinstance(failure, errors.NodesError):
         return list(failure.failures.values())
     return [] if failure is None else [failure]
 
@@ -155,7 +148,7 @@ def gather(
     def attempt(what: str) -> None:
         try:
             works[what]()
-        except CloudError as error:
+        except errors.CloudError as error:
             failures[what] = error
 
     fan_out(list(works), attempt, name=lambda what: what, workers=workers)
@@ -173,12 +166,14 @@ def roll_back(
         delete()
     except Exception as trouble:  # noqa: BLE001
         journal(CleanupFailed(text=str(trouble)))
-        if isinstance(failure, CloudtrainError):
+        if isinstance(failure, errors.CloudtrainError):
             text = f"The rollback failed too: {trouble}"
             hint = f"{failure.hint}. {text}" if failure.hint else text
             return failure.copy_with(hint=hint, left_over=True)
     else:
-        if isinstance(failure, CloudError) and failure.left_over:  # of a rollback before this one
+        if (
+            isinstance(failure, errors.CloudError) and failure.left_over
+        ):  # of a rollback before this one
             return failure.copy_with(left_over=False)
     return failure
 
@@ -186,9 +181,9 @@ def roll_back(
 def leftover(
     machines: Sequence[Vm],
     resources: Sequence[Resource],
-    failure: CloudtrainError | None,
+    failure: errors.CloudtrainError | None,
     state: str = "not deleted",
-) -> LeftoverError:
+) -> errors.LeftoverError:
     """The error that names each of the leftovers."""
     machines = sorted(machines, key=lambda m: m.node.rank)
     things = [*map(str, machines), *map(str, resources)]
@@ -196,4 +191,4 @@ def leftover(
     hint = (failure and failure.hint) or "run it again to continue"
     runs = any(machine.node.state != "stopped" for machine in machines)
     billed = "instances are billed until they are deleted; " if runs else ""
-    return LeftoverError(f"{state}: {', '.join(things)}{words}", hint=f"{billed}{hint}")
+    return errors.LeftoverError(f"{state}: {', '.join(things)}{words}", hint=f"{billed}{hint}")

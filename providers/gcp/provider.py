@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    BusyError,
-    CloudConfigError,
-    CloudError,
-    NameTakenError,
-    NotFoundError,
-)
 from cloudtrain.core.model import ClusterConfig, MachineType, Plan
 from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
@@ -133,7 +127,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
             return tpus.TpuLaunch(api=self._api, tpus=self._tpus, order=order).run()
         return VmLaunch(self._api, order).run()
 
-    def refusal(self, machine: Vm) -> CloudError | None:
+    def refusal(self, machine: Vm) -> errors.CloudError | None:
         """Ask the operation that should have created the VM."""
         if tpu_hosts.is_host(machine):
             return None
@@ -200,10 +194,12 @@ class VmLaunch:
                 undo=self._undo,
                 accepted=self._is_queued if flex and queue > 0 else None,
             )
-        except NameTakenError as taken:
+        except errors.NameTakenError as taken:
             return self._adopt(taken)
-        except NotFoundError as error:  # the zone, the machine type or the image
-            raise CloudConfigError(error.message, code=error.code, scope=error.scope) from error
+        except errors.NotFoundError as error:  # the zone, the machine type or the image
+            raise errors.CloudConfigError(
+                error.message, code=error.code, scope=error.scope
+            ) from error
         machine = listing.to_vm(self._instance() or {})
         zone, name = self.order.place.zone, self.order.node.name
         return machine or self.order.accepted(str(operation.get("targetId") or f"{zone}/{name}"))
@@ -221,18 +217,18 @@ class VmLaunch:
         """
         return (self._instance() or {}).get("status") == "PENDING"
 
-    def _adopt(self, taken: NameTakenError) -> Vm:
+    def _adopt(self, taken: errors.NameTakenError) -> Vm:
         """Adopt the existing VM of that name. Raises BusyError while it is being deleted,
         NameTakenError if it is not ours."""
         instance = self._instance()
         if instance is None:
             self._free_disk(taken)
-            raise BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
+            raise errors.BusyError(taken.message, hint=taken.hint, code=taken.code) from taken
         machine = listing.to_vm(instance)
         if machine is None or not self._is_wanted(machine):
             raise taken
         if instance.get("status") in listing.LEAVING:
-            raise BusyError(
+            raise errors.BusyError(
                 f"{self._what}: its predecessor is still being deleted", code=taken.code
             )
         if machine.node.state == "stopped":
@@ -244,7 +240,7 @@ class VmLaunch:
         same = machine.generation in ("", plan.generation)
         return same and (machine.cluster, node.rank) == (plan.config.name, wanted.rank)
 
-    def _free_disk(self, taken: NameTakenError) -> None:
+    def _free_disk(self, taken: errors.NameTakenError) -> None:
         """Delete a boot disk that outlived its VM and blocks the name of the new disk."""
         name, zone = self.order.node.name, self.order.place.zone
         path = f"zones/{zone}/disks/{name}"
@@ -272,7 +268,7 @@ def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
     def attempt() -> None:
         status = api.get(what, path).get("status")
         if status in listing.LEAVING:
-            raise BusyError(f"{what}: the VM is {status}")
+            raise errors.BusyError(f"{what}: the VM is {status}")
         if status == "SUSPENDED":
             api.run(what, "POST", f"{path}/resume")
         elif listing.STATES.get(str(status)) == "stopped":
@@ -281,9 +277,9 @@ def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
 
     try:
         api.persist(attempt, within=OPERATION)
-    except NotFoundError as error:
+    except errors.NotFoundError as error:
         hint = "the VM was being deleted: run `cloudtrain up` to recreate it"
-        raise NotFoundError(error.message, hint=hint, code=error.code) from error
+        raise errors.NotFoundError(error.message, hint=hint, code=error.code) from error
 
 
 def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> None:

@@ -10,14 +10,8 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CapacityError,
-    CloudConfigError,
-    CloudError,
-    NotFoundError,
-    PermissionsError,
-)
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.base.answers import unix_time
@@ -110,16 +104,16 @@ def _find(api: GcpClient, name: str, zone: str) -> Reservation | None:
     if shared is not None:
         project, short = shared[1], shared[2]
         if project == api.project:
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"reservation {name} is in this project", hint=f"write its name alone: {short}"
             )
     what, path = f"reservation {name} in {zone}", f"projects/{project}/zones/{zone}/reservations/"
     try:
         return Reservation(name=name, zone=zone, body=api.get(what, f"{path}{short}"))
-    except NotFoundError as error:
+    except errors.NotFoundError as error:
         unknown = faults.is_unknown_question(error)
         return Reservation(name=name, zone=zone, body={}) if unknown else None
-    except PermissionsError:
+    except errors.PermissionsError:
         if shared is None:
             raise
         return Reservation(name=name, zone=zone, body={})
@@ -165,23 +159,27 @@ def check(
         good = [r for r in there if r.zone not in problems]
         if not good:
             worst = next(iter(problems.values()), None)
-            raise worst or CloudConfigError(f"no reservation {name}", hint=faults.RESERVATION)
+            raise worst or errors.CloudConfigError(
+                f"no reservation {name}", hint=faults.RESERVATION
+            )
         texts += [_words(r, len(new), plan, now) for r in good]
         texts += [error.message for error in problems.values()]
     return "; ".join(texts)
 
 
-def _problem(reservation: Reservation, nodes: Sequence[NodePlan], new: int) -> CloudError | None:
+def _problem(
+    reservation: Reservation, nodes: Sequence[NodePlan], new: int
+) -> errors.CloudError | None:
     if not reservation.body:
         return None
     at = f"reservation {reservation.name} in {reservation.zone}"
     status = reservation.body.get("status", "READY")
     if status != "READY":
-        return CapacityError(f"{at} is {status}, not READY", scope="zone")
+        return errors.CapacityError(f"{at} is {status}, not READY", scope="zone")
     for text in _mismatches(reservation, nodes):
-        return CloudConfigError(f"{at} {text}", hint=faults.RESERVATION)
+        return errors.CloudConfigError(f"{at} {text}", hint=faults.RESERVATION)
     if reservation.free < new:
-        return CapacityError(
+        return errors.CapacityError(
             f"{at}: {new} needed, {reservation.free} of {reservation.count} free", scope="zone"
         )
     return None

@@ -7,13 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from cloudtrain.core.errors import (
-    CloudConfigError,
-    NodesError,
-    NotFoundError,
-    RateError,
-    TransientError,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base import labels
@@ -43,14 +37,14 @@ def machines(
     ]
     try:
         return _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "machines"))
-    except NodesError as error:  # one account refuses both in the same way
+    except errors.NodesError as error:  # one account refuses both in the same way
         raise next(iter(error.failures.values())) from None
 
 
 def _tpu_hosts(tpus: Tpus, cluster: str | None, place: Location | None) -> PartialList[Vm]:
     try:
         found = tpus.listed(place.zone if place else "-")
-    except (TransientError, RateError) as error:
+    except (errors.TransientError, errors.RateError) as error:
         if tpus.needed:
             raise
         return PartialList((), [NotAsked(place="Cloud TPU", why=error.message)])
@@ -74,9 +68,9 @@ def vms(
 def _of_zone(api: GcpClient, zone: str, cluster: str | None) -> PartialList[Json]:
     try:
         return _items(api, f"instances in {zone}", f"zones/{zone}/instances", cluster)
-    except (TransientError, RateError) as error:
+    except (errors.TransientError, errors.RateError) as error:
         return PartialList((), [NotAsked(place=zone, why=error.message)])
-    except (NotFoundError, CloudConfigError):
+    except (errors.NotFoundError, errors.CloudConfigError):
         return PartialList()  # no such zone: `places` reports that
 
 
@@ -113,7 +107,7 @@ def _where_known(ask: Callable[[], PartialList[Resource]]) -> PartialList[Resour
     """The items of a list; empty if the endpoint does not know that kind of resource."""
     try:
         return ask()
-    except NotFoundError as error:
+    except errors.NotFoundError as error:
         if faults.is_unknown_question(error):
             return PartialList()
         raise
@@ -143,5 +137,5 @@ def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> 
             where = {kind.removesuffix("s"): name} if name else {}
             found += [{**item, **where} for item in objects(part, collection)]
     if any(not each.place for each in missed):
-        raise TransientError(f"{what}: the list is incomplete: {missed[0].why}")
+        raise errors.TransientError(f"{what}: the list is incomplete: {missed[0].why}")
     return PartialList(found, missed)
