@@ -1,7 +1,6 @@
 """cloudtrain: one YAML file from rented GPU machines to landed TensorFlow results.
 
-From Python: docs/python-api.md. Everything is imported when it is first used.
-"""
+From Python: docs/python-api.md. Everything is imported when it is first used."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ def apply(
 
     `note` gets what steps have to say for longer than a progress line lasts.
     A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError with every
-    node's failure. Ctrl-C closes the transport, so that a long step is not waited for.
-    """
+    node's failure. Ctrl-C closes the transport, so that a long step is not waited for."""
     interrupted = threading.Event()
     hosts: dict[str, _Host] = {}
     clock = clock or Clock(sleep=interrupted.wait)

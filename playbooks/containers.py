@@ -204,8 +204,7 @@ def contained(
 
     It sees nothing of the node's own home, whose files are run outside of it. Docker and Podman
     write variables that they are given to disks, so all of them go in by stdin, as a
-    script (https://docs.podman.io/en/v4.3/markdown/podman-run.1.html, `--env`).
-    """
+    script (https://docs.podman.io/en/v4.3/markdown/podman-run.1.html, `--env`)."""
     attempt = paths.attempt_folder(run.cluster, run.id, task.name, task.attempt)
     tag = paths.tag(run.cluster, run.id, task.name, task.attempt)
     image = str(image_name(run.image))

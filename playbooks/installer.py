@@ -2,8 +2,7 @@
 
 uv takes a quarter of pip's time or less (bench/ready.md), with the same indexes, constraints and
 files (node/pip_settings.py). pip is asked for whatever uv refuses, and its answer then counts:
-users know its errors and search for them.
-"""
+users know its errors and search for them."""
 
 from __future__ import annotations
 

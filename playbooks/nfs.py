@@ -17,16 +17,14 @@ OPTIONS = "hard,nosuid,nodev,actimeo=1,lookupcache=positive,retry=1"
 `actimeo`: attributes are cached for 1 s instead of 3 to 60, so that an evaluator that lists the
 folder sees a new checkpoint soon; a file that is opened is always current (close-to-open).
 `lookupcache=positive`: a file that was not there is looked for again. `retry`: minutes.
-https://man7.org/linux/man-pages/man5/nfs.5.html (2026-11-27)
-"""
+https://man7.org/linux/man-pages/man5/nfs.5.html (2026-11-27)"""
 
 EXPORT = "rw,sync,no_subtree_check,all_squash"
 """Export options, by exports(5).
 
 `sync`: what was written is on the server's disk. `all_squash`: whoever writes on a client, root
 included, is the server's user, so that no numbers of users have to agree.
-https://man7.org/linux/man-pages/man5/exports.5.html (2026-11-27)
-"""
+https://man7.org/linux/man-pages/man5/exports.5.html (2026-11-27)"""
 
 
 def server_steps(folder: str, clients: Sequence[str]) -> tuple[Step, ...]:

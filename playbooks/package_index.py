@@ -3,8 +3,7 @@
 What it has comes from it alone, so that nobody can publish a package of the same name elsewhere
 (docs.astral.sh/uv/concepts/indexes, "first-index"; read 2026-11-27). pip takes the newest version
 of all indexes, whoever published it, so it installs nothing here. Files that `--find-links` names
-count as those of every index (run with uv 0.13.9).
-"""
+count as those of every index (run with uv 0.13.9)."""
 
 from __future__ import annotations
 

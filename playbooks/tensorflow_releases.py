@@ -2,8 +2,7 @@
 
 A new release is a row of `_NEWEST`, of `_PYTHONS` if it supports others, and the value of `READ`.
 `test_a_release_is_known_everywhere` lists its other places; names that it has or lacks are in
-script/releases.py, strategies in training/strategies.py.
-"""
+script/releases.py, strategies in training/strategies.py."""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
     tensorflow-cpu has wheels only for x86-64, and none before 2.1; elsewhere (ARM, macOS)
     `tensorflow` itself is a CPU build. The extra `and-cuda` exists since 2.15; before 2.11 the
     index has no matching CUDA. Since 2.21 TensorBoard is no longer a dependency, but without it
-    `tf.summary.scalar`, which `tf.keras.callbacks.TensorBoard` calls, raises.
-    """
+    `tf.summary.scalar`, which `tf.keras.callbacks.TensorBoard` calls, raises."""
     number = release(version)
     if build == "tpus":
         return (pinned("tensorflow-tpu", version),)

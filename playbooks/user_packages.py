@@ -3,8 +3,7 @@
 The environment below is the same for all who train with that release and build; a changed line of
 `setup.packages` makes a new layer in seconds and installs no TensorFlow. A package of the user's
 that cannot go with the TensorFlow below is refused; another version of one of its packages lies in
-the layer and hides that below, for this layer alone.
-"""
+the layer and hides that below, for this layer alone."""
 
 from __future__ import annotations
 

@@ -192,8 +192,7 @@ def end_desk(
 
     With `discard` it is not asked: the deletion ends it. Without, it is, as it alone has the keys
     of the nodes; unless it is known to have ended, or there are none. Raises UsageError without the
-    order key, NotLanded.
-    """
+    order key, NotLanded."""
     is_up_from_here = config.name in known_clusters() and Records(config.name).is_open()
     is_away = Records(config.name).is_away()
     found = state = None

@@ -213,8 +213,7 @@ class OrderInbox:
         "received"; it is never returned again.
 
         A `down` that an earlier process of the desk has taken and not answered comes first, once:
-        its cluster is not to be created again by a desk that was restarted.
-        """
+        its cluster is not to be created again by a desk that was restarted."""
         unfinished, self._unfinished = self._unfinished, ()
         folder = f"{folder_of(self._cluster, self._desk)}/orders/"
         try:

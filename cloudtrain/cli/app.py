@@ -139,8 +139,7 @@ def on_stderr(text: str) -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Invoke the command without click's own `main`, which has other exit codes for a closed
-    pipe and Ctrl-C.
-    """
+    pipe and Ctrl-C."""
     if instruction := os.environ.get("_CLOUDTRAIN_COMPLETE"):
         from click.shell_completion import shell_complete
 
@@ -219,8 +218,7 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Train TensorFlow on a cluster described in one YAML file. To begin:
-    cloudtrain init local && cloudtrain run local.yaml
-    """
+    cloudtrain init local && cloudtrain run local.yaml"""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         return

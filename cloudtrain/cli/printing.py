@@ -52,8 +52,7 @@ def on_terminal() -> bool:
 
 @contextmanager
 def shown(style: Style | None = None) -> Iterator[Screen]:
-    """Yield the command's console, by default as its display flags say, and flush it at the
-    end."""
+    """Yield the command's console, by default as its display flags say, and flush it at the end."""
     from cloudtrain.console import console
     from cloudtrain.core.moments import MOMENTS
     from cloudtrain.core.retry import waits_reported_to

@@ -52,8 +52,7 @@ def rotate_host_key(
 
     `folder` is the cluster's, `host_keys` those that `transport` accepts. If killed at any point,
     the keys that the node may have are on disk, and a second call completes it. Raises StepFailed,
-    NodeUnreachable, HostKeyMismatch.
-    """
+    NodeUnreachable, HostKeyMismatch."""
     new = keys.new_host_key()
     both = (*host_key.pins, new.public)
     keys.accept_host_key(folder, node.name, both)
@@ -192,8 +191,7 @@ def await_first_login(
     accepted for a node: while it boots, another host key means only that it is not ready yet.
     `listed` lists the nodes that the cloud has now: it may take a spot node while that boots.
     Raises NodeUnreachable, NodeGone, HostKeyMismatch, StepFailed, or NodesError with every node's
-    failure. Ctrl-C ends the wait at once.
-    """
+    failure. Ctrl-C ends the wait at once."""
     interrupted = threading.Event()
     clock = clock or Clock(sleep=interrupted.wait)
     wait = _Wait(transport, stage, clock, _Presence(listed, clock) if listed else None)

@@ -1,8 +1,7 @@
 """Compares the existing nodes with the current config.
 
 The cloud's facts about a node count first; for the rest, the journal's `create` events say how it
-was requested. Records of earlier versions lack these: such fields are not compared.
-"""
+was requested. Records of earlier versions lack these: such fields are not compared."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ machine has it.
 
 Whoever may write to the store can renew a lease for ever. So `down` may break it, by its ID: the
 holder finds its ID among those that were broken, within two renewals, and creates and deletes
-nothing more, even if it wakes up when that `down` has ended.
-"""
+nothing more, even if it wakes up when that `down` has ended."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ def holding_lease(
 
     Raises LeasedError if another machine works on the cluster; with `must=False`, takes the lease
     later, once it is free. Leases are used only on a cloud and only if the config names a store. If
-    the store does not answer, the command continues without a lease.
-    """
+    the store does not answer, the command continues without a lease."""
     config = handle.config
     if not is_cloud(config.provider) or config.artifacts.store is None:
         yield
@@ -384,8 +382,7 @@ def refuse_being_created(
     """Raise LeasedError if another machine is creating these nodes, or without nodes what is
     `held`, or has created what is to be discarded anew since this one did, unless its `owner` is
     named; else warn that it may be at work on the nodes. Its lease is in a store that may not be
-    known here. `desk_ended`: this command has deleted what was creating them.
-    """
+    known here. `desk_ended`: this command has deleted what was creating them."""
     ours = set(generations(records.events()))
     found = [(node.owner, {node.generation}, node.creating_until) for node in nodes]
     found += [

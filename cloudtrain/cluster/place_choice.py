@@ -59,8 +59,7 @@ def in_first_with_room(
     something: before the next choice in another account all of it is deleted. An existing cluster
     stays where it is. `wait`: seconds in which all choices are tried again; if there is only one,
     its missing spot nodes on demand after `train.spot_retries` rounds. Raises the one error of all
-    choices, or one with the text of each and the exit code for capacity if it is among them.
-    """
+    choices, or one with the text of each and the exit code for capacity if it is among them."""
     since, fallback = budget_since(handle.records), SpotFallback(console, _over_budget)
     if wait is None:
         return _one_round(handle, accept, attempt, console, since, fallback)

@@ -282,8 +282,7 @@ def open_ports_note(config: ClusterConfig) -> str | None:
     TensorFlow binds `0.0.0.0` whatever address TF_CONFIG names, with no credentials: there is no
     option for either (`AddListeningPort(StrCat("0.0.0.0:", requested_port_),
     GetServerCredentials(server_def_), …)` in tensorflow/core/distributed_runtime/rpc/
-    grpc_server_lib.cc, read 2026-11-26; its SECURITY.md says the same).
-    """
+    grpc_server_lib.cc, read 2026-11-26; its SECURITY.md says the same)."""
     facts, roles = facts_of(config.provider), strategy_of(config).serves
     if not (facts.takes_hosts or facts.on_this_machine):
         return None

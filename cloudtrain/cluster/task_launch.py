@@ -112,8 +112,7 @@ def gpu_environment(plan: Plan, node: str) -> Mapping[str, str]:
     """Compile cache large enough for a whole TensorFlow on a GPU that it has no code for.
 
     CUDA's own 256 MB (1 GB from 12.0 on) would evict it, so that every attempt compiled again.
-    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
-    """
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"""
     has, version = plan.accelerator(node), plan.config.setup.tensorflow
     if has is None or version is None or gpus.fit(has.kind, version) in (None, "own"):
         return {}

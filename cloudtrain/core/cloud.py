@@ -1,8 +1,7 @@
 """Facts about each provider that are needed before it is opened.
 
 They are `FACTS` in `providers/<name>/facts.py`, which imports no SDK and no libcloud, so that
-`--help`, `plan` and the config reader stay fast. `providers/__init__.py` names the providers.
-"""
+`--help`, `plan` and the config reader stay fast. `providers/__init__.py` names the providers."""
 
 from __future__ import annotations
 

@@ -223,8 +223,7 @@ def pick(
 
 def encode(value: Any, views: Mapping[str, View] = types.MappingProxyType({})) -> Any:
     """Value for `json.dumps`: an object by the view of its class's name; without one, a dataclass
-    with all fields, and a date in ISO format.
-    """
+    with all fields, and a date in ISO format."""
     view = views.get(type(value).__name__)
     if view is not None:
         return pick(value, view, views) if isinstance(view, str) else encode(view(value), views)

@@ -36,8 +36,7 @@ CloudtrainError                      exit
 ├── NotLanded                         5     artifacts are only on the nodes; nodes are kept
 └── LeftoverError                     6     resources that still exist after destroy
 
-The exit codes are a public interface: docs/commands.md.
-"""
+The exit codes are a public interface: docs/commands.md."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class CloudtrainError(Exception):
     """Base class. Message and hint are shown, a traceback only with --debug.
 
     `text` does not repeat `what` it is about: a node, `data.NAME`, a path in a store; the message
-    begins with it. `hint` says what to do next.
-    """
+    begins with it. `hint` says what to do next."""
 
     exit_code = 1
 
@@ -155,8 +153,7 @@ class CloudError(CloudtrainError):
     """An error from a cloud. The message quotes the cloud's; `code` is the cloud's error code.
 
     `retry_after`: seconds that the cloud asked to wait. `detail`: text for an administrator that
-    goes into the event log only.
-    """
+    goes into the event log only."""
 
     left_over = False
     """The rollback failed: what was created before this error may still exist and be billed."""
@@ -413,8 +410,7 @@ def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainErr
     """An error of that class with the exit code of `kind`.
 
     If the class needs more than a text (a node, several failures, a file's problems), the nearest
-    class above it that does not.
-    """
+    class above it that does not."""
     simple = next(
         each
         for each in kind.__mro__

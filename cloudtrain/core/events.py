@@ -14,8 +14,7 @@ exists. Within one cluster, the meaning of a milestone depends on the question:
   AttemptStarted,
   RunEnded        as before       as before           yes
   RemovalBegun    no, if whole    as before           as before
-  DownBegun       no              yes                 as before
-"""
+  DownBegun       no              yes                 as before"""
 
 from __future__ import annotations
 

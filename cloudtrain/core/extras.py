@@ -1,7 +1,6 @@
 """The line that adds one of this package's extras, by how the package was installed.
 
-A bare `cloudtrain[gcp]` would ask an index for a name that may be somebody else's.
-"""
+A bare `cloudtrain[gcp]` would ask an index for a name that may be somebody else's."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def _owner(prefix: Path) -> tuple[str, str]:
 
     `pipx_metadata.json`: https://github.com/pypa/pipx/blob/main/src/pipx/pipx_metadata_file.py;
     `uv-receipt.toml`: https://docs.astral.sh/uv/concepts/tools/; `uv = VERSION` in pyvenv.cfg,
-    seen with uv 0.5.
-    """
+    seen with uv 0.5."""
     if (prefix / "pipx_metadata.json").is_file():
         return "pipx", prefix.name
     if (prefix / "uv-receipt.toml").is_file():

@@ -4,8 +4,7 @@ is still this command's.
 A laptop whose lid was closed, or a process that was stopped, goes on with a deletion that was
 decided before. Meanwhile another machine may have taken the cluster over, or made a new one of the
 same name. https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html calls it
-fencing.
-"""
+fencing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Names of container images: the registry, the repository in it, and a tag or digest.
 
 https://github.com/distribution/reference/blob/v0.6.0/reference.go has the grammar, its
-normalize.go what short names mean: `ubuntu` is docker.io/library/ubuntu:latest.
-"""
+normalize.go what short names mean: `ubuntu` is docker.io/library/ubuntu:latest."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 ClusterConfig (requested) → Plan of NodePlan (to be created) → Cluster of Node (exists) → Run of
 Task (one training run, run_record.py) → Artifact (landed). All are frozen, keyword-only, and hold
-tuples. Durations are seconds, sizes bytes unless a name says otherwise.
-"""
+tuples. Durations are seconds, sizes bytes unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -483,8 +482,7 @@ class Node(TaskId):
     `address` is where SSH reaches it from here, `internal` where the cluster's other nodes do.
     Commands start in the user's home on the node; `cache` is a folder there (relative to that home,
     or absolute) that outlives clusters. Nodes with one `host` share a machine and a cache, machines
-    with one `home` their files.
-    """
+    with one `home` their files."""
 
     name: str
     state: NodeState
@@ -623,8 +621,7 @@ class Artifact:
     `at` is where it lies below the run's prefix. It differs from `path` while a run goes on: a
     changed file is put beside its last landed version, never over it, so that what a manifest lists
     is whole at every moment. `mtime` (ns) and `stamp` are the node's: a file that still has its
-    stamp has not changed.
-    """
+    stamp has not changed."""
 
     path: str = field(metadata=PATH)
     size: int = field(metadata={"ge": 0})

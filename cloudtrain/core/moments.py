@@ -2,8 +2,7 @@
 since, and by what clouds say.
 
 The only module that reads the wall clock (tests/unit/test_architecture.py), as a wall clock
-can jump: it is set anew, or was wrong.
-"""
+can jump: it is set anew, or was wrong."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Hosts: whether this machine reaches any, and which of those in a config may get credentials.
 
 A machine without a network is told before the first request to a host: libraries would retry it for
-minutes, each in its own words.
-"""
+minutes, each in its own words."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str 
     retried as any other.
 
     `made_up`: the name is made of a user's words, and a name that nobody has proves no lack of a
-    network. Sends nothing to the host. Takes two tries.
-    """
+    network. Sends nothing to the host. Takes two tries."""
     import socket  # which reading a config does not need
 
     host, port = _next_hop(url)

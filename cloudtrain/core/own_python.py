@@ -4,8 +4,7 @@
 would be run. `-I` would also leave out PYTHONPATH and what is installed for the user alone.
 https://docs.python.org/3/using/cmdline.html#cmdoption-P (since 3.11)
 
-Imports what Python has already imported, and nothing else: not pathlib.
-"""
+Imports what Python has already imported, and nothing else: not pathlib."""
 
 # ruff: noqa: PTH100
 

@@ -27,8 +27,7 @@ def fan_out(
     Processes every item even if others fail. A single failure is raised unchanged; several as a
     NodesError with all of them by `name`. On Ctrl-C, starts nothing more, calls `on_interrupt` once
     (which may end work sooner, like closing a transport), waits for everything in flight, as a node
-    that is being created must not be lost, and then raises KeyboardInterrupt.
-    """
+    that is being created must not be lost, and then raises KeyboardInterrupt."""
     if len(items) == 1:
         return [work(items[0])]
     batch = _Batch(items, work)

@@ -17,8 +17,7 @@ class PresignedRequest:
     of the file from `offset` (None: to its end), between `before` and `after`. In `url` and
     `before`, `{md5}` is replaced by the MD5 of those bytes in base64, `{block}` by a name of the
     offset and that MD5. Without `before`, the MD5 is also sent as Content-MD5, so that the service
-    refuses corrupted data.
-    """
+    refuses corrupted data."""
 
     url: Secret
     method: str = "PUT"
@@ -46,8 +45,7 @@ class PresignedUpload:
 
     With several requests the file is visible only after `complete`. `uploaded`: names of blocks
     (`{block}`) that the store has from an earlier attempt: a node does not send them again.
-    `resumable`: its one request is a Google resumable session, sent in chunks of `chunk` bytes.
-    """
+    `resumable`: its one request is a Google resumable session, sent in chunks of `chunk` bytes."""
 
     path: str
     requests: tuple[PresignedRequest, ...]

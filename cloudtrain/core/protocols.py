@@ -30,8 +30,7 @@ Journal = Callable[["Event"], None]
 
 Providers write PlacementTried before they request anything there, NodeRequested and
 NodeDeletionBegun, ResourceRequested before they create anything else, and PlacementRefused for a
-placement without capacity.
-"""
+placement without capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +132,7 @@ class RentsMachines(Protocol):
 
         This process may end at any moment after that call. What the machine used until its end (a
         network, a security group) stays, without a price, for `destroy` from elsewhere. Raises
-        CloudError.
-        """
+        CloudError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +179,7 @@ class Provider(Protocol):
         CapacityError, QuotaError, … with every placement's refusal.
 
         `expected` has the nodes that an earlier call requested without a recorded answer, by name,
-        with the Unix time of the request: they may exist and not be listed yet.
-        """
+        with the Unix time of the request: they may exist and not be listed yet."""
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         """List every node of the cluster, in the places where it may be by its record and config. A
@@ -208,8 +205,7 @@ class Provider(Protocol):
         never was. `expected` has recently requested nodes by name, with the Unix time of the
         request: a cloud may list a new node late, so they are waited for. Nodes in the places
         `spared` are kept. `claimed`: generations that are deleted although, by their labels, a
-        creation may be at work on them.
-        """
+        creation may be at work on them."""
 
     def remove(
         self,

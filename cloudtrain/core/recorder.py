@@ -1,8 +1,7 @@
 """Records what clouds answer, for a report: JSON lines, secrets and names replaced.
 
 docs/commands.md has the form. Requests are recorded without their bodies, which hold keys; answers
-that hand out credentials without theirs. What goes to a store and for tokens is not recorded.
-"""
+that hand out credentials without theirs. What goes to a store and for tokens is not recorded."""
 
 from __future__ import annotations
 

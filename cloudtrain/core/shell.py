@@ -82,8 +82,7 @@ class Step:
     another's run; nodes that share a home do so with every step. `reboots`: if `unless` still fails
     after `run`, reboot the node and retry both once. `timeout`: seconds without output. `shared`:
     folder that `run` creates, and that a node may get from another one instead; `below`: the folder
-    of another step that this one lies over.
-    """
+    of another step that this one lies over."""
 
     name: str
     run: Command

@@ -1,8 +1,7 @@
 """Sends our own code to a node and runs it there, as text: nothing is installed.
 
 All code that runs on nodes is in node/, and is sent only from here: a module, with its imports, on
-the stdin of the Python that runs it; a shell script in its own command line.
-"""
+the stdin of the Python that runs it; a shell script in its own command line."""
 
 from __future__ import annotations
 

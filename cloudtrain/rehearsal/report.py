@@ -159,8 +159,7 @@ def judged(
 
     `saving`: what the source says of checkpoints; None if it is not known. `orphan`: what a node
     that came back did wrong, which is a failure of any run. `unmade`: why the fault could not be
-    made. `doubted`: what was doubted of the undisturbed run.
-    """
+    made. `doubted`: what was doubted of the undisturbed run."""
     unit = unit_of(lines)
     begun = training(lines, unit)
     later = next((each.started for each in run.attempts if hit and each.started > hit), None)

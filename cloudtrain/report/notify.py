@@ -1,8 +1,7 @@
 """`notify`: a message at a run's end and when its cluster is taken down, from whoever attends.
 
 It is recorded before it is sent, so that it is sent once, whoever ends the run; a process of its
-own sends and retries, so that no run waits for it or fails by it (send_notice.py).
-"""
+own sends and retries, so that no run waits for it or fails by it (send_notice.py)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Its order comes on stdin, so that the URL, a secret, is in no process list: `{"url", "body",
 "headers", "command", "given"}`. What came of it is printed, without the URL. It imports the
-standard library alone, as what starts it may end at any moment.
-"""
+standard library alone, as what starts it may end at any moment."""
 
 import http.client
 import json

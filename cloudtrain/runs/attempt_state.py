@@ -267,8 +267,7 @@ def has_scored_last(state: AttemptState, view: TaskView, now: float) -> bool:
 
     Either both logs name the step, or it has worked since it got the checkpoint that the chief left
     (`evaluator_given`) and stands still. An Estimator's evaluator may sleep for ten minutes before
-    it scores: it has not worked then. With GPUs, a processor that rests says nothing.
-    """
+    it scores: it has not worked then. With GPUs, a processor that rests says nothing."""
     quiet = now - view.moved_at
     first = state.tasks[first_task(tuple(each.task for each in state.tasks.values())).name]
     saved, scored = _SAVED.findall(first.tail), _SCORED.findall(view.tail)

@@ -47,8 +47,7 @@ def finish_run(
     `failed_by` is the error that ended the run: recorded here, raised by the caller. If a node is
     lost before or meanwhile, what the others hold lands. If its task decides whether the run has
     succeeded, the attempt has failed by that: the run is returned as `starting` if `restarts`
-    allows another.
-    """
+    allows another."""
     final = final_state(session, run, failed_by)
     try:
         cause = cause_of_loss(session, final)

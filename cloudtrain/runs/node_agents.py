@@ -2,8 +2,7 @@
 
 When the laptop sleeps, so does the process that supervises the run; the cloud still deletes a node
 at the end of its lifetime, or preempts it. An agent (node/agent.py) then needs no client: it has
-presigned uploads for some archives. Each process that supervises the run starts new ones.
-"""
+presigned uploads for some archives. Each process that supervises the run starts new ones."""
 
 from __future__ import annotations
 

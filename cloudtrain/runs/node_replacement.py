@@ -2,8 +2,7 @@
 
 A spot interruption means that the zone is out of that machine type: the other nodes are kept, and
 billed, until the lost one can be recreated or the wait is over, or until that has cost more than
-creating them anew (`keeping`).
-"""
+creating them anew (`keeping`)."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def keeping(session: Session) -> Keeping:
     `limits.give_back: auto`: as long as it took to make them ready. From then on the wait has cost
     as much as creating them anew does, so that whatever comes, at most twice of the lesser of the
     two is paid. Without checkpoints their work would be lost, and nodes on demand with GPUs may not
-    be had again: both are kept. A duration decides it for all nodes with checkpoints.
-    """
+    be had again: both are kept. A duration decides it for all nodes with checkpoints."""
     wanted, there = session.config.limits.give_back, surviving(session)
     checkpoints = session.config.train.checkpoints
     if wanted is None or checkpoints is None or not there or not is_cloud(session.config.provider):
@@ -116,8 +114,7 @@ def give_back(session: Session, run: Run, keep: Keeping, waited: float) -> Sessi
     them; as it is, with a warning, if that fails: nodes whose files have not landed are kept.
 
     The tasks of the last attempt have ended. A killed call is finished by the next request for
-    nodes, by `down` or by `gc`: what the journal's `exchange` names has landed.
-    """
+    nodes, by `down` or by `gc`: what the journal's `exchange` names has landed."""
     there = surviving(session)
     names, spent = some([node.name for node in there]), _dollars(session, there, waited)
     anew = "" if keep.ready is None else f", making them ready took {duration(keep.ready)}"
@@ -242,8 +239,7 @@ def replace_lost_nodes(
     life of the nodes that are left. After `train.spot_retries` refusals a spot node is requested on
     demand, within `limits.max_price`. The nodes that are left are given back once they were kept
     for as long as `keep` says, and then requested again with the others. Raises the provider's last
-    error.
-    """
+    error."""
     clock = replace(session.clock, monotonic=session.clock.now)  # a sleeping laptop's time counts
     begun = clock.now()
 

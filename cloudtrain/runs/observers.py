@@ -109,8 +109,7 @@ class PeriodicSync(Observer):
 
     An evaluator reads the checkpoints that the chief writes on another node: the landed ones are
     copied to it, the last one at once, as it has only its grace to score it. Everything that the
-    others have made lands at once, too: their nodes wait as long as the evaluator.
-    """
+    others have made lands at once, too: their nodes wait as long as the evaluator."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)

@@ -2,8 +2,7 @@
 
 `limits.idle` is kept by a process of this machine. Should that be off, the agents on the nodes wait
 `GRACE` longer, land what there is and shut their machines down (node/own_end.py), where the cloud
-then bills them no more.
-"""
+then bills them no more."""
 
 from __future__ import annotations
 

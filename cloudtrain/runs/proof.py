@@ -2,8 +2,7 @@
 
 A list of GPUs shows neither a cuDNN without code for them, nor a missing part of CUDA, nor one GPU
 at half its speed. On GPUs once per run and boot of a node, on CPUs once per boot, machine and
-environment; figures go into the run's record.
-"""
+environment; figures go into the run's record."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ def resume_source(handle: Handle, wanted: str, console: Console) -> ResumedFrom:
 
     `wanted` is a run's id, `last` (this cluster's latest run with a landed checkpoint) or the URI
     of a run or of a cluster's store. The caller holds the cluster's lock. Raises UsageError if
-    there is none, StoreError.
-    """
+    there is none, StoreError."""
     if handle.config.train.checkpoints is None:  # nobody knows where the script looks
         raise UsageError(
             "--resume needs train.checkpoints, the folder from which the script resumes",

@@ -29,8 +29,7 @@ class Observation:
 
     `started`: its port is open, or it has none to wait for. `joined`: False if it has ended and
     certainly never opened its port. `stopped`: this program stopped it, so its exit code means
-    nothing. `ended` is Unix time; `oom`: the kernel's log has a line about it.
-    """
+    nothing. `ended` is Unix time; `oom`: the kernel's log has a line about it."""
 
     task: Task
     lost: bool = False
@@ -197,8 +196,7 @@ def finished_first(task: str, text: str, finished: Sequence[tuple[str, float]], 
     whether the run has parameter servers.
 
     Keras' `evaluate` and `save` call collectives on every rank:
-    https://github.com/tensorflow/tensorflow/issues/38635, #36153, #37112 (a batch more), #31252.
-    """
+    https://github.com/tensorflow/tensorflow/issues/38635, #36153, #37112 (a batch more), #31252."""
     frame = own_frame(text)
     names = some([name for name, _ in finished])
     first, last = min(ago for _, ago in finished), max(ago for _, ago in finished)

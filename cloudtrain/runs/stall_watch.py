@@ -1,7 +1,6 @@
 """Says that nothing moves in a run, or that its GPUs compute nothing, and where its tasks wait.
 
-It ends nothing: `train.stall_timeout` does, if it is set (state_machine.timed_out).
-"""
+It ends nothing: `train.stall_timeout` does, if it is set (state_machine.timed_out)."""
 
 from __future__ import annotations
 

@@ -308,8 +308,7 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
 
     Exit 42 is PreemptionCheckpointHandler's, 143 that of a process ended by SIGTERM. A task that
     only lost its peers, none of which failed or had finished, had its network cut. Other codes of
-    1–127 would fail again and only be billed again.
-    """
+    1–127 would fail again and only be billed again."""
     if cause.facts.again == "never":
         return False
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:

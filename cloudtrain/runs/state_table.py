@@ -2,8 +2,7 @@
 
 A command sees one `Seen` per node, takes the step that `next_step` names, and looks again. A step
 is taken once by each command, so that every command ends after at most `len(STEPS)` steps; the next
-command begins anew with what it sees. docs/internals/states.md is generated from this module.
-"""
+command begins anew with what it sees. docs/internals/states.md is generated from this module."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Supervises one run to its end: start, monitor, judge, restart, land.
 
 Everything it needs is in the run's record and on the nodes, so that any process that holds the
-cluster's lock and keys can take over at any moment.
-"""
+cluster's lock and keys can take over at any moment."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ started, makes its node ready again, and starts it. Two starts of one attempt ar
 (node/task_watcher.sh).
 
 A node that a cloud has deleted is created again with its old internal address, as the chief
-connects to restarted workers only at the addresses of its TF_CONFIG (state_machine.may_restart).
-"""
+connects to restarted workers only at the addresses of its TF_CONFIG (state_machine.may_restart)."""
 
 from __future__ import annotations
 

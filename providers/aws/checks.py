@@ -266,8 +266,7 @@ def _eligible(ec2: Ec2Client, region: str) -> list[str] | None:
 
 def disk_keys(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> Iterator[Finding]:
     """Yield one finding per region. EC2 itself accepts an instance whose key it may not use, and
-    ends it with Client.InternalError: only `up` shows what the key's policy grants.
-    """
+    ends it with Client.InternalError: only `up` shows what the key's policy grants."""
     for region in regions if plan.config.disk_key else ():
         key = str(plan.config.disk_key_in(region))
         yield finding("disk key", partial(_disk_key, ec2, region, key))
@@ -276,8 +275,7 @@ def disk_keys(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> Iterator[Fi
 def _disk_key(ec2: Ec2Client, region: str, key: str) -> str:
     """Text on a key: disks need a symmetric one that is enabled.
 
-    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
-    """
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html"""
     client = ec2.service("kms", region)
     if client is None:
         return f"{region}: {NOT_REPORTED}"
@@ -313,8 +311,7 @@ def session_manager(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding
     API: GetServiceSetting and SimulatePrincipalPolicy of botocore's models; the setting:
     https://docs.aws.amazon.com/systems-manager/latest/userguide/
     fleet-manager-default-host-management-configuration.html, read 2026-11-24, not tried on a real
-    account. The user's own right to ssm:StartSession shows only at the first session.
-    """
+    account. The user's own right to ssm:StartSession shows only at the first session."""
     proxy = plan.config.network.ssh_proxy
     if proxy is not None and proxy.ssm:
         yield finding("ssm", lambda: _may_register(ec2, region, plan.config.identity))

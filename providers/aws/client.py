@@ -195,8 +195,7 @@ class _Signer(AWSRequestSignerAlgorithmV4):
     """Dates requests by `core/moments`, as this machine's clock may be set while nodes are created
     or deleted. EC2 refuses requests that are dated 15 minutes off: RequestExpired in
     https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html (2026-11-27), which
-    says so for all actions. libcloud 3.9.1 dates them by that clock (libcloud/common/aws.py).
-    """
+    says so for all actions. libcloud 3.9.1 dates them by that clock (libcloud/common/aws.py)."""
 
     def __init__(self, credentials: Any, region: str) -> None:
         place = SimpleNamespace(service_name="ec2", driver=SimpleNamespace(region_name=region))

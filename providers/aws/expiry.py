@@ -3,8 +3,7 @@
 A node's own timer does not help if its kernel hangs. EventBridge Scheduler calls TerminateInstances
 at a given minute, using a role that it may assume:
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html. Not tried on
-a real account (2026-11). docs/aws.md says how to create the role.
-"""
+a real account (2026-11). docs/aws.md says how to create the role."""
 
 from __future__ import annotations
 
@@ -226,8 +225,7 @@ def move_stopped(ec2: Ec2Client, schedules: Schedules, machine: Vm, expires: flo
 
     The timer reads its end from the user data, which EC2 lets change while the instance is stopped
     and cloud-init reads again at each boot:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html (documented)
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html (documented)"""
     old = machine.node.expires
     if old is not None and abs(old - expires) <= 1.0:
         return

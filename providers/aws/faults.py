@@ -1,8 +1,7 @@
 """Meanings of EC2's refusals: codes and reasons as rows, and how its answers are read.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-State reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
-"""
+State reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html"""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ def of_arn(arn: str) -> Principal:
 
     With IAM Identity Center it is the person instead, who may have several roles.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and
-    https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html
-    """
+    https://docs.aws.amazon.com/singlesignon/latest/userguide/cloudtrail-integration.html"""
     head, _, resource = arn.rpartition(":")
     kind, _, rest = resource.partition("/")
     if kind != "assumed-role":

@@ -30,15 +30,13 @@ DEEP_LEARNING = tuple(
 version of CUDA is smaller, as each version takes 10 GB, and pip installs its own:
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-ami-gpubasesinglecuda-ul2404-2026-07-17.html
 https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu-ami-ubuntu-22-04.html
-(read 2026-11-22)
-"""
+(read 2026-11-22)"""
 
 
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
     """Image names for this node in order of preference; the first that exists is used.
 
-    `ubuntu` is the newest release, for when a partition has neither 22.04 nor 24.04.
-    """
+    `ubuntu` is the newest release, for when a partition has neither 22.04 nor 24.04."""
     if image != "auto":
         return (image,)
     has = node.accelerator

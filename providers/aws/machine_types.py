@@ -37,8 +37,7 @@ class Ec2MachineType:
     """Network cards that support an Elastic Fabric Adapter."""
     fast: bool = False
     """True if a placement group speeds up the network: an Elastic Fabric Adapter, or at least 100
-    Gbit/s.
-    """
+    Gbit/s."""
 
     @property
     def arm(self) -> bool:
@@ -82,8 +81,7 @@ def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple
     """The facts of each machine type, from a region that has described it before, or else from the
     first that has it. `regions` is read only for others.
 
-    Types whose GPUs are not NVIDIA's are treated as unknown.
-    """
+    Types whose GPUs are not NVIDIA's are treated as unknown."""
     found: dict[str, Ec2MachineType] = {}
     for (_, name), tree in list(ec2.described.items()):
         found.setdefault(name, _machine_type(tree))
@@ -110,8 +108,7 @@ def uses_placement_group(ec2: Ec2Client, region: str, plan: Plan) -> bool:
     """True if the nodes are placed in a placement group of ours.
 
     Capacity Blocks support none, and their instances are close together by themselves:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html"""
     return not has_blocks(plan) and stands_close(ec2, region, plan)
 
 
@@ -120,8 +117,7 @@ def stands_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
     have the same type.
 
     Groups of mixed types lack capacity more often:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
     names = {node.machine for node in plan.nodes if node.machine}
     close = plan.config.network.close
     if len(plan.nodes) < 2 or len(names) > 1 or close == "off":
@@ -139,8 +135,7 @@ def efa_cards(ec2: Ec2Client, region: str, plan: Plan) -> tuple[int, ...]:
     Only for NCCL, so for nodes with GPUs; they all have the same type (`uses_placement_group`).
     EC2 gives a public address to a node with a single network interface only: then it is that of
     card 0, if any ("The associatePublicIPAddress parameter cannot be specified when launching with
-    multiple network interfaces", its refusal).
-    """
+    multiple network interfaces", its refusal)."""
     names = {node.machine for node in plan.nodes if node.machine and node.accelerator}
     known = if_told(lambda: machine_types(ec2, region, names) if names else {}, {})
     cards = next((each.efa_cards for each in known.values()), ())
@@ -150,8 +145,7 @@ def efa_cards(ec2: Ec2Client, region: str, plan: Plan) -> tuple[int, ...]:
 def _efa_cards(network: Tree) -> tuple[int, ...]:
     """All cards but, with fewer adapters than cards, the first (p6-b300).
 
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html"""
     if xml.text(network, "efaSupported") != "true":
         return ()
     cards = max(xml.number(network, "maximumNetworkCards"), 1)
@@ -180,8 +174,7 @@ def _machine_type(found: Tree) -> Ec2MachineType:
 
 def _scratch_gb(found: Tree) -> int | None:
     """Only types that support instance storage have InstanceStorageInfo:
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html"""
     if not xml.text(found, "instanceStorageSupported"):
         return None
     return xml.number(xml.part(found, "instanceStorageInfo"), "totalSizeInGB")

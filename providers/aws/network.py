@@ -162,8 +162,7 @@ class SecurityGroup:
         NameTakenError if the existing group is not ours.
 
         With `efa`, traffic to its members gets a rule of its own: EFA heeds no rule for addresses.
-        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html (documented)
-        """
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html (documented)"""
         id = self.find() or self._create(journal)
         mended = self._ec2.timing.until(
             lambda: self._repaired(id, caller, efa), within=self._ec2.timing.listing

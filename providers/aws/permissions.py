@@ -1,8 +1,7 @@
 """IAM policy for all calls of the driver, as narrow as EC2 allows.
 
 permissions.csv has the actions and their source; this exact policy has not been tried on a real
-account.
-"""
+account."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def policy() -> dict[str, Any]:
     """The policy for users of cloudtrain.
 
     Without the condition on CreateTags, a user could put our tag on any instance of the account and
-    then terminate it.
-    """
+    then terminate it."""
     making = [action.removeprefix("ec2:") for action in MADE]
     only_the_end = {"ForAllValues:StringEquals": {"aws:TagKeys": [labels.EXPIRES]}}
     tagged = {"StringLike": {f"aws:ResourceTag/{labels.CLUSTER}": "*"}}
@@ -120,8 +118,7 @@ def _bucket(uri: str | None) -> tuple[str, str] | None:
 def policy_of_disk_key(key: str) -> dict[str, Any]:
     """The additional policy for `disk_key`.
 
-    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
-    """
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html"""
     actions = ("CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext")
     names = [f"kms:{action}" for action in (*actions, "ReEncryptFrom", "ReEncryptTo")]
     return _document(_on_key(key, names))
@@ -129,8 +126,7 @@ def policy_of_disk_key(key: str) -> dict[str, Any]:
 
 def _on_key(key: str, actions: Sequence[str]) -> dict[str, Any]:
     """Allow them on a key: an alias is no resource of a policy, but a condition
-    (https://docs.aws.amazon.com/kms/latest/developerguide/alias-authorization.html).
-    """
+    (https://docs.aws.amazon.com/kms/latest/developerguide/alias-authorization.html)."""
     key = key.replace("{region}", "*")
     last = key.rpartition(":")[2]
     if last.startswith("alias/"):
@@ -166,8 +162,7 @@ def policy_of_sessions() -> dict[str, Any]:
 
     https://docs.aws.amazon.com/systems-manager/latest/userguide/
     getting-started-restrict-access-quickstart.html, read 2026-11-26: `aws:userid`, as users of
-    SSO and of roles have no `aws:username`.
-    """
+    SSO and of roles have no `aws:username`."""
     ours = {"StringLike": {f"ssm:resourceTag/{labels.CLUSTER}": "*"}}
     start, own = _allow(["ssm:StartSession"]), "arn:aws:ssm:*:*:session/${aws:userid}-*"
     return _document(
@@ -274,8 +269,7 @@ def _bucket_use(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> str:
 
     The bucket's policy is not part of the simulation and may allow more, so that only an explicit
     denial proves something:
-    https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_testing-policies.html
-    """
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_testing-policies.html"""
     partition, path = role.split(":")[1], uri.rest.rstrip("/")
     resource = f"arn:{partition}:s3:::{path}{'/x' if '/' not in path else ''}"
     decided = if_told(

@@ -64,8 +64,7 @@ def needs(
     A Capacity Reservation counts against the quota when it is made, also while it is unused, and
     instances in a Capacity Block count against none: neither needs more.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html and
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-concepts.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-concepts.html"""
     wanted: Counter[Quota] = Counter()
     unknown = set()
     for node in plan.nodes:

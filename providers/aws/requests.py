@@ -127,8 +127,7 @@ def reservation(bought: Provisioning) -> dict[str, Any] | None:
 
     A launch that targets an ID fails if it is full; one that targets a group runs on demand then,
     unless it demands otherwise:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html (documented)
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html (documented)"""
     if not bought.name:
         return None
     if bought.name.startswith("arn:"):
@@ -149,8 +148,7 @@ def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
     A requested address must be in the subnet's range and free; an address belongs to its interface
     until the instance is terminated, also while it is stopped (documented):
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceNetworkInterfaceSpecification.html
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-instance-addressing.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-instance-addressing.html"""
     network, gpus = order.network, order.node.accelerator is not None
     common = {
         "DeviceIndex": 0,

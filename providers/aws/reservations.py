@@ -2,8 +2,7 @@
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-reservations.html and
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html, read 2026-11-24; not
-tried on a real account.
-"""
+tried on a real account."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Reservation:
     def nodes_end(self) -> float | None:
         """Unix time at which its nodes must have ended; None if its end does not end them.
 
-        Instances in a Capacity Reservation that expires run on, on demand.
-        """
+        Instances in a Capacity Reservation that expires run on, on demand."""
         return self.ends - CLEARED - EARLIER if self.block and self.ends is not None else None
 
 
@@ -118,8 +116,7 @@ def refuse_unusable(ec2: Ec2Client, place: Location, plan: Plan, existing: Colle
     another kind or machine type. How many instances are left, EC2 itself says.
 
     `existing`: names of the nodes that are there already. Where no other one is wanted, nothing is
-    refused: they run on after a reservation has ended.
-    """
+    refused: they run on after a reservation has ended."""
     wanted = {node.provisioning for node in plan.nodes if node.name not in existing}
     for bought, found in _named(ec2, place.region, plan):
         if bought not in wanted:
@@ -158,8 +155,7 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan) -> str:
     """The placement group in which the plan's reservations were made; "" if in none.
 
     An instance that targets such a reservation must be launched into that group:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html"""
     if not of_plan(plan):
         return ""
     names = {found.placement_group for _, found in _named(ec2, place.region, plan)}

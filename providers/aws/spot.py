@@ -37,8 +37,7 @@ def prices(ec2: Ec2Client, region: str, machines: Sequence[str]) -> list[SpotPri
     is free.
 
     With the current time as start time, EC2 returns only the current price, without history:
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html"""
     now = datetime.fromtimestamp(ec2.timing.clock.now(), timezone.utc)
     asked = {
         "InstanceType": list(machines),
@@ -61,8 +60,7 @@ def evidence(ec2: Ec2Client, plan: Plan, places: Sequence[Location]) -> tuple[Sp
     """The Spot placement score and the current price of the plan's spot nodes in each zone.
 
     The score counts first, then the lower price. Without the permission for scores, the price
-    alone counts: less asked for is cheaper. Raises CloudError if neither is to be had.
-    """
+    alone counts: less asked for is cheaper. Raises CloudError if neither is to be had."""
     wanted = Counter(node.machine for node in plan.nodes if node.spot and node.machine)
     regions = list(dict.fromkeys(place.region for place in places))
     brief = ec2.briefly()
@@ -97,8 +95,7 @@ def _scores(ec2: Ec2Client, regions: Sequence[str], wanted: Mapping[str, int]) -
     """The score of each zone that has one for every machine type: the lowest counts.
 
     EC2 names the ten best zones, by IDs that are the same for all accounts.
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSpotPlacementScores.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSpotPlacementScores.html"""
     zones = {
         xml.text(each, "zoneId"): xml.text(each, "zoneName")
         for region in regions

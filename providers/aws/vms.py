@@ -46,8 +46,7 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
     Further tokens are derived from the first, so that two callers get the same instance. A token is
     bound to its parameters, even if the request was refused for lack of capacity
     (https://github.com/ubicloud/ubicloud/issues/5898). A later `up`, whose nodes end at another
-    time, therefore uses its own token once no instance of the earlier token can still appear.
-    """
+    time, therefore uses its own token once no instance of the earlier token can still appear."""
     if order.node.machine is None:  # EC2 would choose a type
         raise errors.CloudConfigError(
             f"{order.node.name} has no machine type", hint=f"set nodes.{order.node.role}.machine"
@@ -212,8 +211,7 @@ def dry_run(
     `up` waits for that.
 
     Calls on existing resources are not covered: a policy may allow them only for resources with our
-    tag.
-    """
+    tag."""
     place, *later = places
     asks = errors.if_told(lambda: dict(_asks(ec2, place, plan)), None)
     if asks is None:
@@ -288,8 +286,7 @@ def _ground(
     ec2: Ec2Client, place: Location, plan: Plan, subnet: Subnet, chosen: Mapping[str, AwsImage]
 ) -> ClusterNetwork:
     """The network that `create_network` would return, except that groups which do not exist yet are
-    left out, as EC2 refuses unknown ones.
-    """
+    left out, as EC2 refuses unknown ones."""
     close = machine_types.stands_close(ec2, place.region, plan)
     # The findings on the network say why not.
     own = errors.if_told(network.SecurityGroup(ec2, place.region, subnet.vpc, plan).find, None)

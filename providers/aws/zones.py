@@ -100,8 +100,7 @@ class Regions:
         instances are still billed:
         https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html
         A region that a policy denies raises its error instead if it is in `places` or the
-        placement, or if no region answers.
-        """
+        placement, or if no region answers."""
         near = self._of(places)
         wanted = {*self._wanted(), *near}
         named = [region for region in self._wanted() if region in _real()]

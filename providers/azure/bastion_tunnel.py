@@ -5,8 +5,7 @@
 `az network bastion tunnel` has no form for ProxyCommand
 (https://github.com/Azure/azure-cli/issues/27999, also 24600). `{port}` is a free port. The other
 program ends with the connection, by SIGINT, on which az takes back its session. It runs alone, as a
-ProxyCommand: it imports the standard library only.
-"""
+ProxyCommand: it imports the standard library only."""
 
 from __future__ import annotations
 

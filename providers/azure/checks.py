@@ -136,8 +136,7 @@ def _subnet(arm: ArmClient, subnet: str) -> str:
 
 def _disk_key(arm: ArmClient, region: str, plan: Plan) -> str:
     """Check that the disk encryption set is in the region, and that it may be used: reading it is
-    the right that Azure asks for (kubernetes-sigs/azuredisk-csi-driver#2609, read 2026-11-24).
-    """
+    the right that Azure asks for (kubernetes-sigs/azuredisk-csi-driver#2609, read 2026-11-24)."""
     id = str(paths.disk_key(arm.subscription, plan.config.disk_key_in(region)))
     found = arm.find(id)
     if found is None:
@@ -422,8 +421,7 @@ _ABSENT = frozenset(
 
 def _roles_on(arm: ArmClient, principal: str, account: str) -> str:
     """Report the identity's roles on a storage account, also inherited ones; those of its groups
-    are not listed, so that their absence proves nothing.
-    """
+    are not listed, so that their absence proves nothing."""
     id = account_id(arm, account)
     if id is None:
         raise NotChecked(

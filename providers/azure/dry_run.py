@@ -2,8 +2,7 @@
 
 Validating a deployment is free. It checks the request bodies that `up` sends against policies,
 quotas, sizes, images and security profiles.
-https://learn.microsoft.com/rest/api/resources/deployments/
-"""
+https://learn.microsoft.com/rest/api/resources/deployments/"""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def policies(
     arm: ArmClient, skus: Skus, plan: Plan, there: Sequence[Location]
 ) -> Iterator[Finding]:
     """Yield for `check` what policies say of each region, such as Allowed locations: Azure is given
-    one node of each kind. It is enough if one region is allowed.
-    """
+    one node of each kind. It is enough if one region is allowed."""
     kinds = {(node.machine, node.provisioning): node for node in reversed(plan.nodes)}
     small = replace(plan, nodes=tuple(kinds.values()))
     places = _first_in_regions(there)
@@ -109,8 +107,7 @@ def _validated(arm: ArmClient, path: str, body: requests.Body) -> CloudError | N
 
 def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
     """A deployment for a subscription: the resource group, with everything else nested in it; or
-    for the user's group: everything else.
-    """
+    for the user's group: everything else."""
     group = arm.group_for(plan.config.name, place.region)
     inside = _template(
         "2019-04-01/deploymentTemplate.json#", _inside(arm, skus, plan, place, group)

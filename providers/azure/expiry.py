@@ -5,8 +5,7 @@ Microsoft.DevTestLab, which has a time of day but no date. As operations cannot 
 the schedule holds the operation's ID.
 
 An end is believed once Azure has reported it, and an old one is withdrawn only after the new one
-was reported, or after its VM is gone.
-"""
+was reported, or after its VM is gone."""
 
 from __future__ import annotations
 

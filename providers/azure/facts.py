@@ -26,8 +26,7 @@ IMAGE_GB = 30
 GPU_DISK_GB = 128
 """Disk size in GB with GPUs: 64 for ubuntu-hpc or 30 for Ubuntu, and 50 more, as CUDA's libraries
 for TensorFlow take 7 GB and their downloads another 3 GB. Disks are billed in steps, of which this
-is one: https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)
-"""
+is one: https://azure.microsoft.com/pricing/details/managed-disks/ (read 2026-11-22)"""
 
 EGRESS = Egress(
     regions=0.02,

@@ -2,8 +2,7 @@
 
 Codes:
 https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
-and https://learn.microsoft.com/troubleshoot/azure/virtual-machines/windows/error-messages
-"""
+and https://learn.microsoft.com/troubleshoot/azure/virtual-machines/windows/error-messages"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Images: whether they exist and fit the machine and its disk, the version that the nodes of a
 region get, and its purchase plan.
 
-https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage
-"""
+https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage"""
 
 from __future__ import annotations
 
@@ -152,8 +151,7 @@ def refuse_unaccepted(arm: ArmClient, image: str, plan: Mapping[str, str]) -> st
     """Raise CloudConfigError if the plan's terms are not accepted in this subscription. Returns
     what is known of them, in words.
 
-    https://learn.microsoft.com/rest/api/marketplaceordering/marketplace-agreements/get-agreement
-    """
+    https://learn.microsoft.com/rest/api/marketplaceordering/marketplace-agreements/get-agreement"""
     path = (
         f"{arm.path}/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/publishers/"
         f"{plan['publisher']}/offers/{plan['product']}/plans/{plan['name']}/agreements/current"
@@ -178,8 +176,7 @@ def versions_of_nodes(
     """Each node's images by node name: one, or several to try in turn if this endpoint does not
     list versions.
 
-    `latest` is resolved to the current version.
-    """
+    `latest` is resolved to the current version."""
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     nodes: dict[str, tuple[str, ...]] = {}
     for node in plan.nodes:
@@ -222,8 +219,7 @@ def plans_of(
     arm: ArmClient, region: str, images: Sequence[tuple[str, ...]]
 ) -> dict[str, dict[str, str]]:
     """The plans by image; none for images without one, of our own choice, or whose facts this
-    principal may not read.
-    """
+    principal may not read."""
     found: dict[str, dict[str, str]] = {}
     for image in sorted({image for choices in images for image in choices} - requests.OURS):
         path = path_of(arm, region, requests.image_reference(image))

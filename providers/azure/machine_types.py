@@ -45,8 +45,7 @@ class Sku:
         """Reason for which this node cannot have this type; None if nothing that Azure reports
         contradicts it.
 
-        Azure reports the number of GPUs, but shows their kind only in the type's name.
-        """
+        Azure reports the number of GPUs, but shows their kind only in the type's name."""
         wanted = node.accelerator
         if self.arm:
             return f"{self.name} is an ARM machine, but cloudtrain's images are x86-64"
@@ -151,8 +150,7 @@ def _sku(entry: Tree, region: str) -> Sku:
 def _scratch_gb(capabilities: Mapping[str, str]) -> int | None:
     """MaxResourceVolumeMB is the temporary disk's size, in MiB: 884736 for Standard_E64s_v3
     (https://learn.microsoft.com/azure/virtual-machines/disks-enable-ultra-ssd), whose page says
-    864 GiB. NvmeDiskSizeInMiB is that of all its NVMe disks (read in Azure/skewer).
-    """
+    864 GiB. NvmeDiskSizeInMiB is that of all its NVMe disks (read in Azure/skewer)."""
     names = ("MaxResourceVolumeMB", "NvmeDiskSizeInMiB")
     sizes = [_number(capabilities[name]) for name in names if name in capabilities]
     return int(sum(sizes) * 2**20 // 10**9) if sizes else None

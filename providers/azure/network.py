@@ -1,6 +1,5 @@
 """Creates or adopts what the VMs of a region share: resource group, network and firewall; and reads
-the Bastion of `network.ssh_proxy`.
-"""
+the Bastion of `network.ssh_proxy`."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class ClusterNetwork:
     """Id."""
     firewall: str | None
     """ID of the firewall, which is attached to each NIC so that the user's subnet is not
-    changed; None: the subnet's own holds.
-    """
+    changed; None: the subnet's own holds."""
     proximity: str | None
     fast: frozenset[str]
     """Machine types that support accelerated networking, in lower case."""

@@ -1,8 +1,7 @@
 """Permissions of the role for cloudtrain. The tests compare them with the calls that the stand-in
 records.
 
-permissions.csv says what each is for; tools/generate_docs.py writes them into docs/azure.md.
-"""
+permissions.csv says what each is for; tools/generate_docs.py writes them into docs/azure.md."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ STORE_DATA = fact_tables.actions(FOLDER, kind="blobs")
 
 def needed(*, ends: bool, in_group: bool) -> tuple[str, ...]:
     """List the actions of `up` and `down`. `ends`: Azure is to end the nodes; `in_group`: in a
-    group of the user's.
-    """
+    group of the user's."""
     kinds = (*(("group",) if in_group else ()), "up", *(("end",) if ends else ()))
     within = {"in_group": "yes"} if in_group else {}
     return tuple(
@@ -64,8 +62,7 @@ def role(
 
 def commands(config: ClusterConfig) -> str:
     """The commands that give all that this file needs, and no more, to paste: a custom role, and
-    built-in ones on what else the file names.
-    """
+    built-in ones on what else the file names."""
     subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or "SUBSCRIPTION"
     whole = f"/subscriptions/{subscription}"
     base = paths.Group(subscription, config.resource_group).path if config.resource_group else whole
@@ -105,8 +102,7 @@ def commands(config: ClusterConfig) -> str:
 
 def lacking(rights: Sequence[Tree], *actions: str) -> list[str]:
     """List the actions that the role definitions do not allow; none if the endpoint reports no
-    definitions. https://learn.microsoft.com/azure/role-based-access-control/role-definitions
-    """
+    definitions. https://learn.microsoft.com/azure/role-based-access-control/role-definitions"""
     return [action for action in actions if rights and not _allowed(action, rights)]
 
 

@@ -2,8 +2,7 @@
 
 A cluster has one resource group in each region that `up` tries. The group contains everything that
 is created for the cluster in that region, and is deleted with the cluster. With `resource_group`,
-everything is in that group of the user's, from which it is deleted one by one.
-"""
+everything is in that group of the user's, from which it is deleted one by one."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ PATIENT = replace(TIMING, boot=900.0)
 
 https://github.com/scylladb/scylla-cluster-tests/pull/15004 began with 5 min, which were too few.
 `redeploy` is not tried: https://github.com/scylladb/scylla-cluster-tests/pull/15455 found that it
-helped none of 20 such VMs, and that deleting them did.
-"""
+helped none of 20 such VMs, and that deleting them did."""
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:

@@ -1,7 +1,6 @@
 """Quotas of a subscription in each region: limits, usage, and what nodes need of them.
 
-https://learn.microsoft.com/rest/api/compute/usage/list
-"""
+https://learn.microsoft.com/rest/api/compute/usage/list"""
 
 from __future__ import annotations
 
@@ -51,15 +50,13 @@ def left(
 
 def key(name: str) -> str:
     """A quota name in lower case without spaces, as SKUs and usages differ in these:
-    https://github.com/skypilot-org/skypilot/issues/10120
-    """
+    https://github.com/skypilot-org/skypilot/issues/10120"""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
 """Quota of public addresses by its current name in `az network list-usages`; older answers lack
-`IPv4`.
-"""
+`IPv4`."""
 
 
 def keys(name: str) -> tuple[str, ...]:
@@ -75,8 +72,7 @@ def need(
 
     Spot nodes count against `lowPriorityCores` only; a capacity reservation took its cores when it
     was made, so its nodes need none.
-    https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
-    """
+    https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing"""
     needs: Counter[str] = Counter()
     unknown = {}
     for node in nodes:

@@ -47,8 +47,7 @@ def firewall(region: str, tags: Tags, callers: Sequence[str], inside: Sequence[s
     In our own network (`inside` is empty) the default rules AllowVnetInBound and DenyAllInBound
     already allow the nodes' traffic and deny all else. In the user's network, where those allow
     traffic from all peered networks, `inside` has the ranges of the nodes' subnet.
-    https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
-    """
+    https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview"""
     rules = [_rule(SSH, 1000, "Allow", "Tcp", callers, "22")] if callers else []
     if inside:
         rules.append(_rule("cluster", 1010, "Allow", "*", inside, "*"))
@@ -115,8 +114,7 @@ def nic(
 
     An interface keeps its private address, also a dynamic one, until it is deleted; a new one may
     request it again as a static one (documented):
-    https://learn.microsoft.com/azure/virtual-network/ip-services/private-ip-addresses
-    """
+    https://learn.microsoft.com/azure/virtual-network/ip-services/private-ip-addresses"""
     inside: Body = {"subnet": {"id": subnet}, "privateIPAllocationMethod": "Dynamic"}
     if internal:
         inside |= {"privateIPAllocationMethod": "Static", "privateIPAddress": internal}
@@ -152,8 +150,7 @@ def machine(
     """VM whose disk, NIC and address are deleted with it. `identity`: ID of its only identity; none
     by default. `reservation`: ID of the capacity reservation group that it takes its place in.
     `nvme`: it boots from NVMe alone, which some services do not choose by themselves
-    (kubermatic/machine-controller#1980, read 2026-11-26).
-    """
+    (kubermatic/machine-controller#1980, read 2026-11-26)."""
     own_nic = {"id": nic, "properties": {"primary": True, "deleteOption": "Delete"}}
     properties: Body = {
         "hardwareProfile": {"vmSize": node.machine},

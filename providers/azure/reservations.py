@@ -2,8 +2,7 @@
 
 https://learn.microsoft.com/azure/virtual-machines/capacity-reservation-overview and
 https://learn.microsoft.com/azure/virtual-machines/capacity-reservation-overallocate, read
-2026-11-24; not tried on a real subscription.
-"""
+2026-11-24; not tried on a real subscription."""
 
 from __future__ import annotations
 
@@ -154,8 +153,7 @@ def refuse_full(groups: Groups, plan: Plan, place: Location, within: paths.Group
 
     Azure itself would create the others all the same, beyond the reservation: billed besides it,
     against the quota, and without its assurance ("overallocation", documented).
-    `within`: the cluster's resource group, whose VMs are in their places already.
-    """
+    `within`: the cluster's resource group, whose VMs are in their places already."""
     short = [
         f"{group.shown}: {_free(one)} free in {place}, {missing} needed"
         for group, one, names in _needs(groups, plan, place)
@@ -197,8 +195,7 @@ def _free(one: Reservation) -> str:
 
 def refuse_close(plan: Plan) -> None:
     """Raise CloudConfigError for `network.close: on`, as Azure supports no proximity placement
-    group with a reservation (documented).
-    """
+    group with a reservation (documented)."""
     if of_plan(plan) and plan.config.network.close == "on":
         raise CloudConfigError(
             "network.close: on: Azure supports no placement group with a capacity reservation",

@@ -1,6 +1,5 @@
 """Resource providers of the subscription: their registration and the regions that offer their
-types.
-"""
+types."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ SCHEDULES = "Microsoft.DevTestLab"
 """Resource provider of daily VM shutdowns."""
 DEADLINES = "Microsoft.ComputeSchedule"
 """Resource provider of deallocations at a date and time:
-https://learn.microsoft.com/rest/api/computeschedule/
-"""
+https://learn.microsoft.com/rest/api/computeschedule/"""
 SUBMITTING = "locations/virtualMachinesSubmitDeallocate"
 NOT_REGISTERED = frozenset({"notregistered", "unregistered", "unregistering"})
 
@@ -78,8 +76,7 @@ class ResourceProviders:
 
     def register(self, namespace: str, journal: Journal) -> None:
         """Register a namespace. This is free and needed once per subscription; `down` does not undo
-        it. Raises PermissionsError.
-        """
+        it. Raises PermissionsError."""
         journal(ResourceRequested(what="registration", name=namespace))
         path = f"{self._arm.path}/providers/{namespace}"
         try:

@@ -97,8 +97,7 @@ class Resources:
         answers it without: kubernetes-sigs/cloud-provider-azure has a recording of an empty group
         (azclient/virtualmachineclient/testdata/AZURECLOUD.yaml), and AKS' autoscaler reads power
         states by it (pull request #6166 there). Where it is refused, the views are asked for one by
-        one.
-        """
+        one."""
         if self._expands:
             found = ask_or_none(lambda: self._arm.pages(path, **{"$expand": "instanceView"}))
             if found is not None:

@@ -2,8 +2,7 @@
 
 Azure lists a hundred VMs in one call. Polling an operation per VM would take a hundred calls each
 time, but Azure accepts only about 25 a second:
-https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
-"""
+https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling"""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class SharedPoll:
 
         `pause`: seconds between two polls that Azure asked for. Raises the list's error, and
         TransientError (`NOT_DONE`) after `within` seconds. Only lists that were requested after
-        this call count.
-        """
+        this call count."""
         key, begun = id.lower(), self._timing.clock.monotonic()
         with self._changed:
             self._waiting[key], self._pauses[key] = begun, pause

@@ -15,8 +15,7 @@ def command(bastion: str, vm: str) -> tuple[str, ...]:
 
     `az network bastion tunnel` listens on a local port and serves one connection at a time, and has
     no form for ProxyCommand (Azure/azure-cli#27999, #24600; azext_bastion/tunnel.py, read): the
-    wrapper starts one for each connection, and fills in `{port}`.
-    """
+    wrapper starts one for each connection, and fills in `{port}`."""
     _, _, subscription, _, group, *_, name = bastion.split("/")
     tunnel = ["az", "network", "bastion", "tunnel", "--name", name, "--resource-group", group]
     tunnel += ["--target-resource-id", vm, "--resource-port", "22", "--port", "{port}"]

@@ -106,8 +106,7 @@ class SubscriptionTeardown:
         VM whose labels cannot be ours, the group stays, and our own are deleted one by one.
 
         The VMs' ends stay until both are accepted, or the group is gone: if one is refused or
-        broken off, Azure still ends the VMs.
-        """
+        broken off, Azure still ends the VMs."""
         group = self._arm.group(found.name)
         ends = self._ends.of_group(group)
         vms = _fresh(lambda: self._vms_of(group))

@@ -27,8 +27,7 @@ def places(
 
     A region is replaced by each of its zones that have all machines, followed by the region itself,
     in which Azure chooses the zone. A region that lacks a machine is kept, as Azure's refusal gives
-    the reason. A region in which nothing would end the nodes is skipped.
-    """
+    the reason. A region in which nothing would end the nodes is skipped."""
     refuse_lifetime(plan.config.limits.max_lifetime, far=services.of(DEADLINES) is not None)
     named = [parse_location(text) for text in plan.config.placement]
     if not named:

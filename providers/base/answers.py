@@ -2,8 +2,7 @@
 
 A proxy, an emulator or a fault of the cloud may answer with a text where an object belongs. Nothing
 is concluded from such an answer: `typed` reads what decides whether something is ours or billed,
-and `answers_by_shape` turns what any other line of a driver stumbles over into CloudError.
-"""
+and `answers_by_shape` turns what any other line of a driver stumbles over into CloudError."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ def user_data(
     The node shuts down at `expires` (Unix time), also after a reboot; `move_end_command` can change
     that time later. With `timed`, the timer is installed even if `expires` is None, so that an end
     can be set later. With `network.http_proxy`, logins and apt use that proxy. The document
-    contains the private half of the bootstrap host key: never log it.
-    """
+    contains the private half of the bootstrap host key: never log it."""
     boot = (*_NO_UPGRADES, *node_proxy.boot_commands(network), _NO_OTHER_HOST_KEYS)
     document: dict[str, Any] = {
         # Without `default` in it, the image's own user (ubuntu, debian, …) is not created.
@@ -134,8 +133,7 @@ def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
 
     `shutdown -P +minutes` does not work here: this early in a boot logind does not run yet, and
     before systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's
-    halt_main: "No delay, or logind failed or is not at all available").
-    """
+    halt_main: "No delay, or logind failed or is not at all available")."""
     if expires is None and not timed:
         return ()
     first = "off" if expires is None else str(int(expires))

@@ -137,8 +137,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     Existing resources are always queried, never cached. Drivers map all of the cloud's exceptions
     to CloudError or another class of `errors`. TransientError and RateError are raised only after
-    many retries. A method with a body here is one that a cloud need not have.
-    """
+    many retries. A method with a body here is one that a cloud need not have."""
 
     name: str
     ends_by_shutdown: bool
@@ -179,8 +178,7 @@ class CloudDriver(Protocol[NetworkT]):
         once for each of these places; empty if it says nothing.
 
         Nodes of several machine types: the lowest score counts. A few calls with few retries at
-        most, which change nothing. Raises CloudError, which stops nothing.
-        """
+        most, which change nothing. Raises CloudError, which stops nothing."""
         return ()
 
     def latest_end(self, plan: Plan) -> float | None:
@@ -196,8 +194,7 @@ class CloudDriver(Protocol[NetworkT]):
         Includes failed and ended VMs (state "gone") that the cloud still lists. `places`: zones and
         regions that must be listed; others may be skipped if that is cheaper. `not_asked` of the
         result names the zones and regions that did not answer or that this account may not use.
-        Raises PermissionsError if the account may not use one of `places`.
-        """
+        Raises PermissionsError if the account may not use one of `places`."""
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
@@ -211,8 +208,7 @@ class CloudDriver(Protocol[NetworkT]):
 
         The firewall allows SSH from `caller` (a CIDR, or "" for nobody) and all traffic between the
         cluster's nodes; it is updated if the caller's address has changed. ResourceRequested is
-        written before each creation.
-        """
+        written before each creation."""
 
     def is_close(self, network: NetworkT) -> bool:
         """True if nodes that use these network resources are placed in a placement group."""
@@ -249,8 +245,7 @@ class CloudDriver(Protocol[NetworkT]):
 
         Returns once the cloud reports that each is gone; deleting one that no longer exists is not
         an error. Retries known dependency errors. If one deletion fails, the others still proceed;
-        the failure is raised at the end.
-        """
+        the failure is raised at the end."""
 
     def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete the VM that runs this program, in one last call, and before it those resources

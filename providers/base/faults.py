@@ -1,8 +1,7 @@
 """One engine for what clouds refuse: a table's rows tell what a code means, and how far it reaches.
 
 Each cloud's `faults` has its rows, and reads its own form of an answer. A refusal for each row is
-in tests/standins/corpus/CLOUD.yaml, or in tests/unit/test_CLOUD_faults.py.
-"""
+in tests/standins/corpus/CLOUD.yaml, or in tests/unit/test_CLOUD_faults.py."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ class Table:
 
         `what`: what was asked, for the message. `causes`: its codes, each with its message, the
         most telling first. `words`: what the user reads; by default the message of the cause that
-        counts. `reach`: how far the request went, or the location that the answer names.
-        """
+        counts. `reach`: how far the request went, or the location that the answer names."""
         code, message, row = self._told(causes, status)
         words = words or message or (f"HTTP {status}" if status else code)
         code = row.code or code or f"HTTP {status}"

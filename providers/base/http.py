@@ -90,8 +90,7 @@ class HttpClient:
     kept open for the next caller. Thread-safe.
 
     `title`: the cloud as users know it; `table`: its faults. `parse` raises ValueError for a
-    truncated text. `timeout`: seconds without data, or to connect and without data.
-    """
+    truncated text. `timeout`: seconds without data, or to connect and without data."""
 
     def __init__(
         self,

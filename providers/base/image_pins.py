@@ -1,6 +1,5 @@
 """Pin a cluster's images: each is chosen once, so that a node recreated weeks later gets the same
-image.
-"""
+image."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def pinned_image(
     """The recorded image for `key`, or one that is chosen now.
 
     A new choice is recorded before a node is created from it, unless `id_of` returns "". Raises
-    CloudConfigError if the recorded image no longer exists.
-    """
+    CloudConfigError if the recorded image no longer exists."""
     known = plan.images.get(key)
     if known is None:
         chosen = choose()

@@ -1,8 +1,7 @@
 """Labels on all our resources; resources without them are never touched.
 
 Anyone in the account may write labels, so this module alone reads them: a value that this program
-never writes makes a resource foreign, which is shown and never changed.
-"""
+never writes makes a resource foreign, which is shown and never changed."""
 
 from __future__ import annotations
 
@@ -141,8 +140,7 @@ def read(
     labels: Mapping[str, str], *, of: str | None = None, named: str | None = None
 ) -> Labels | NotOurs | None:
     """Parse labels; None without ours. `of`: this cluster's alone. `named`: name of a
-    node at its cloud, which has to be that of its role and index.
-    """
+    node at its cloud, which has to be that of its role and index."""
     if CLUSTER not in labels or of not in (None, labels[CLUSTER]):
         return None
     odd = [

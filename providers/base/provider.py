@@ -420,8 +420,7 @@ def by_evidence(
     """The places with the zones of each region of the placement ordered by evidence.
 
     The order of what the placement names stays as written. Zones without evidence come last, in
-    their order. Without any evidence, and if it cannot be had, nothing is reordered.
-    """
+    their order. Without any evidence, and if it cannot be had, nothing is reordered."""
     left, groups = dict.fromkeys(places), []
     for entry in plan.config.placement:  # each place belongs to the first entry that names it
         group = [place for place in left if entry in (place.zone, place.region)]

@@ -48,8 +48,7 @@ def allowance(
     """Allowance of this machine: how many more fit into all quotas that one of them needs.
 
     `needs`: name → amount for one machine. Not known if a quota is not reported, unless another one
-    leaves no room.
-    """
+    leaves no room."""
     assert machine.accelerator is not None
     room = {
         name: max(0, math.floor((quotas[name][0] - quotas[name][1]) / amount))

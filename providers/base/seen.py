@@ -94,8 +94,7 @@ class ClusterSearch:
 
     def machines(self) -> PartialList[Vm]:
         """List the VMs in the cluster's places, and in other places if that needs no extra request.
-        Raises NotAskedError if one of the cluster's places does not answer.
-        """
+        Raises NotAskedError if one of the cluster's places does not answer."""
         found = self.account.machines(self.where.cluster, places=self.where.places)
         raise_if_not_asked(self.counting(found.not_asked))
         return found
@@ -117,8 +116,7 @@ class DeletionSearch:
     """List the resources to delete, repeatedly: first in the cluster's places, then everywhere
     else.
 
-    Machines in the places `spared` are not deleted, because it is unknown what they hold.
-    """
+    Machines in the places `spared` are not deleted, because it is unknown what they hold."""
 
     search: ClusterSearch
     spared: Collection[str] = ()

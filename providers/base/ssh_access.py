@@ -71,8 +71,7 @@ def caller_cidr(
     see the address of our own interface on the route to it. `proxy`: the range from which the
     cloud's own `network.ssh_proxy` connects, "" if it needs no rule. With an existing
     `network.firewall` no rule is made: returns "". Raises UsageError; never falls back to a wider
-    range.
-    """
+    range."""
     if config.network.firewall is not None or config.network.ssh_from == "none":
         return ""
     if config.network.ssh_from != "auto":

@@ -41,8 +41,7 @@ class Teardown:
         `expected`: node name → time of its request (Unix). While a node may still appear, the
         resources that it may use are kept. `made`: VMs that are known to exist even if they are not
         listed. Raises LeftoverError naming what still exists after several rounds, or at once, in
-        the cloud's own words, if the cloud refuses permanently.
-        """
+        the cloud's own words, if the cloud refuses permanently."""
         self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
         begun, rounds, failure = self._timing.clock.monotonic(), 0, None

@@ -172,8 +172,7 @@ def _quota(
     project: Json,
 ) -> str:
     """Check the quota. Fails only if no placement has enough, as `up` tries the next one. Existing
-    nodes need no further quota.
-    """
+    nodes need no further quota."""
     nodes = _missing(api, plan)
     lines: list[str] = []
     good: list[str] = []
@@ -233,8 +232,7 @@ def of_disk_key(plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
     the right is the service agent's, not the caller's.
 
     A regional key is for disks of its region, one of `global` for all:
-    https://cloud.google.com/compute/docs/disks/customer-managed-encryption (documented)
-    """
+    https://cloud.google.com/compute/docs/disks/customer-managed-encryption (documented)"""
 
     def ask() -> str:
         wrong = [each for each in regions if not _serves(plan.config.disk_key_in(each), each)]
@@ -269,8 +267,7 @@ def tpu_places(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Location, ...]:
     """The places of the placement, in its order. A region is replaced by its zones that have the
     TPU type.
 
-    Raises CloudConfigError for a place that does not exist or has no such TPU.
-    """
+    Raises CloudConfigError for a place that does not exist or has no such TPU."""
     machine = str(plan.nodes[0].machine)
     entries = zones.zones(api, plan)
     every = tuple(dict.fromkeys(place for found in entries.values() for place in found))

@@ -89,8 +89,7 @@ class GcpClient:
         """Client for another service; None if only Compute Engine has a custom endpoint.
 
         `variable`: gcloud's for such an endpoint. `google`: the service's own. `version`: what
-        either may lack at the end of its path.
-        """
+        either may lack at the end of its path."""
         url = os.environ.get(variable) or (None if self.endpoint else google)
         if url is None:
             return None
@@ -183,8 +182,7 @@ class GcpClient:
 
         Raises BusyError for a transient failure, which `persist` retries. Each `run` has a new
         request ID, shared by its retries: for an old ID, Google would return an operation up to an
-        hour old and create nothing.
-        """
+        hour old and create nothing."""
         sent = self.wishes.without_refused(body)
         params = {"requestId": str(uuid.uuid4())}
         try:
@@ -312,8 +310,7 @@ _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 def unreachable_places(what: str, page: Json) -> list[NotAsked]:
     """The zones and regions missing from this page of a list, each once, with Google's
-    reason: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
-    """
+    reason: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList"""
     missing = {str(place).rpartition("/")[2]: "" for place in typed(page, "unreachables", list)}
     items = page.get("items")
     scoped = items.items() if isinstance(items, dict) else ()

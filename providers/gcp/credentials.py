@@ -145,8 +145,7 @@ def _email(credentials: Any) -> str | None:
 
     For a service account, it is in the credentials or comes from the metadata server; for a person,
     it is in the identity token that is issued with a new access token:
-    https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload
-    """
+    https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload"""
     from google.auth import exceptions, jwt
 
     if getattr(credentials, "service_account_email", None) == "default":

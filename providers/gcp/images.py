@@ -24,8 +24,7 @@ _WITH_DRIVER = re.compile(
 """https://cloud.google.com/deep-learning-vm/docs/images#listing-versions"""
 _FAMILIES = "family eq common-cu.*-ubuntu-2[24]04.*"
 """`filter` for images.list, with a regular expression after `eq`; needed because the project has
-thousands of images.
-"""
+thousands of images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +39,10 @@ class GcpImage:
     reported: bool = True
     """False if this endpoint does not report the image."""
     exact: str = ""
-    """Image to which `source`, possibly a family, resolves; "" if this endpoint does not
-    report it.
+    """Image to which `source`, possibly a family, resolves; "" if this endpoint does not report it.
     """
     installs_driver: bool = False
-    """True if the image installs NVIDIA's driver at its first boot when the metadata
-    requests it.
+    """True if the image installs NVIDIA's driver at its first boot when the metadata requests it.
     """
 
 
@@ -117,8 +114,7 @@ class Images:
 def _rank(image: Json) -> tuple[bool, int, int]:
     """Rank of a Deep Learning VM image; all zero for one that is not taken, such as any with a
     `deprecated.state` other than ACTIVE, which only announces a deprecation:
-    https://cloud.google.com/compute/docs/reference/rest/v1/images
-    """
+    https://cloud.google.com/compute/docs/reference/rest/v1/images"""
     match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
     if match is None or (image.get("deprecated") or {}).get("state") not in (None, "", "ACTIVE"):
         return False, 0, 0

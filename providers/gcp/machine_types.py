@@ -22,8 +22,7 @@ def facts(
     api: GcpClient, zones: Callable[[], Mapping[str, Sequence[Location]]], names: Iterable[str]
 ) -> tuple[MachineFacts, ...]:
     """The facts of each machine type, as described before, or else from the first zone that has it.
-    `zones`, by entry of the placement, is called only for others.
-    """
+    `zones`, by entry of the placement, is called only for others."""
     wanted = list(dict.fromkeys(names))
     missing = [name for name in wanted if name not in api.described]
     where = [place for found in zones().values() for place in found] if missing else []
@@ -52,8 +51,7 @@ def _scratch_gb(name: str, answer: Json) -> int:
     """Size of the local SSDs that every VM of the type has.
 
     `bundledLocalSsds.partitionCount` of the API's discovery document; a disk has 375 GiB, in Z3
-    3,000: https://cloud.google.com/compute/docs/disks/local-ssd (documented; no VM was asked)
-    """
+    3,000: https://cloud.google.com/compute/docs/disks/local-ssd (documented; no VM was asked)"""
     count = int((answer.get("bundledLocalSsds") or {}).get("partitionCount") or 0)
     return count * (3_000 if name.startswith("z3-") else 375) * 2**30 // 10**9
 
@@ -119,8 +117,7 @@ class Shape:
         """True for a machine type that includes its GPUs; its vCPUs count against no CPU quota.
 
         https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
-        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)
-        """
+        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)"""
         return availability.named_for_gpus(FACTS, self.machine)
 
     @property
@@ -134,8 +131,7 @@ def shape(node: NodePlan) -> Shape:
     """The shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
 
     The plan has already set the machine and accelerator and refused known mismatches. An unknown
-    machine type is assumed to include its accelerators, as all families except n1 do.
-    """
+    machine type is assumed to include its accelerators, as all families except n1 do."""
     machine, wanted = node.machine, node.accelerator
     if machine is None:
         raise CloudConfigError(

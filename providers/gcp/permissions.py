@@ -1,7 +1,6 @@
 """Permissions that the driver's calls need; finds those that the credentials lack.
 
-permissions.csv has their sources; this exact role has not been tried on a real project.
-"""
+permissions.csv has their sources; this exact role has not been tried on a real project."""
 
 from __future__ import annotations
 
@@ -49,12 +48,10 @@ EVIDENCE = _only_for("evidence")
 TPU_MORE = _only_for("TPU")
 """Permissions that the role needs as well for `strategy: tpu`. roles/tpu.admin has those of `tpu`;
 the hosts run as the project's default service account, on which roles/iam.serviceAccountUser has
-the other.
-"""
+the other."""
 NEEDED = _only_for("")
 """All permissions that the driver always needs; roles/compute.admin includes them:
-https://cloud.google.com/iam/docs/roles-permissions/compute
-"""
+https://cloud.google.com/iam/docs/roles-permissions/compute"""
 ROLE = tuple(sorted({*NEEDED, *EVIDENCE, *(p for each in BY_MARKET.values() for p in each)}))
 """Permissions of the custom role."""
 
@@ -62,8 +59,7 @@ ON_SUBNET: tuple[str, ...] = ("compute.subnetworks.use",)
 ON_SUBNET_PUBLIC = "compute.subnetworks.useExternalIp"
 """Permissions that are needed on the subnetwork of a Shared VPC, the second for nodes with public
 addresses; roles/compute.networkUser has both:
-https://cloud.google.com/vpc/docs/provisioning-shared-vpc#networkuseratsubnet
-"""
+https://cloud.google.com/vpc/docs/provisioning-shared-vpc#networkuseratsubnet"""
 NETWORKS = (
     *("networks.create", "networks.delete", "networks.get"),
     *("subnetworks.create", "subnetworks.delete"),
@@ -88,8 +84,7 @@ def unneeded(network: Network) -> frozenset[str]:
 
 WITH_IDENTITY = ("compute.instances.setServiceAccount",)
 """Permissions that the role needs as well to create VMs with `identity`:
-https://cloud.google.com/compute/docs/access/create-enable-service-accounts-for-instances
-"""
+https://cloud.google.com/compute/docs/access/create-enable-service-accounts-for-instances"""
 ON_IDENTITY = ("iam.serviceAccounts.actAs", "iam.serviceAccounts.get")
 """Permissions that are needed on the service account; roles/iam.serviceAccountUser has them."""
 
@@ -144,8 +139,7 @@ STOPPING = ("BILLING_DISABLED", "CONSUMER_SUSPENDED", "USER_PROJECT_DENIED")
 def missing(api: GcpClient, wanted: Sequence[str]) -> tuple[str, ...] | str:
     """The permissions that the credentials lack, or the reason why they cannot be queried.
 
-    A custom endpoint has no Resource Manager, and that API may be disabled for the project.
-    """
+    A custom endpoint has no Resource Manager, and that API may be disabled for the project."""
     manager = api.other(*MANAGER)
     if manager is None:
         return NOT_REPORTED
@@ -234,8 +228,7 @@ def _bucket_use(storage: GcpClient, email: str, bucket: str) -> str:
     """Report the account's roles in the bucket's own policy.
 
     Roles on the project or a folder, and those of groups, are not in it, so that their absence
-    proves nothing.
-    """
+    proves nothing."""
     policy = if_told(
         lambda: storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam"),
         not_checked(f"gs://{bucket}: could not be checked"),

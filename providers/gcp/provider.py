@@ -213,8 +213,7 @@ class VmLaunch:
 
         `PENDING`: "Compute Engine attempts to acquire the necessary resources to start your VM
         until its wait time ends"; then "Compute Engine deletes the Flex-start VM".
-        https://cloud.google.com/compute/docs/instances/instance-lifecycle, read 2026-11-24
-        """
+        https://cloud.google.com/compute/docs/instances/instance-lifecycle, read 2026-11-24"""
         return (self._instance() or {}).get("status") == "PENDING"
 
     def _adopt(self, taken: errors.NameTakenError) -> Vm:

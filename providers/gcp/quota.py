@@ -24,8 +24,7 @@ from cloudtrain.providers.gcp.requests import least_disk
 
 SHORT_LIVED = 7 * 24 * 3600.0
 """Lifetime in seconds up to which a VM's GPUs may use preemptible quota:
-https://cloud.google.com/compute/docs/instances/limit-vm-runtime
-"""
+https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
 
 
 def quotas(rows: Sequence[Mapping[str, Any]]) -> Quotas:
@@ -41,8 +40,7 @@ class Shortage:
     lines: tuple[str, ...]
     inferred: tuple[str, ...]
     """Lines on metrics that were inferred from the machine's name; Google may count it against
-    another quota.
-    """
+    another quota."""
 
 
 def shortage(
@@ -56,8 +54,7 @@ def shortage(
     """Find insufficient quota. A quota is skipped if it is not reported or the amount needed is
     unknown.
 
-    `vcpus`: by machine type.
-    """
+    `vcpus`: by machine type."""
     needs = need(plan, nodes, vcpus, images, region)
     guessed = {_cpus(s, False, region) for s in map(shape, nodes) if s.family not in CPU_QUOTAS}
     guessed -= {"CPUS"}
@@ -117,8 +114,7 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
     """The standard or preemptible metric, whichever has more left, if both may be used. A metric
-    that is not reported may suffice and is not compared.
-    """
+    that is not reported may suffice and is not compared."""
     other = f"PREEMPTIBLE_{metric}"
     if metric not in region:
         return metric
@@ -141,8 +137,7 @@ def allowances(
     api: GcpClient, machines: Sequence[MachineType], regions: Sequence[str]
 ) -> PartialList[Allowance]:
     """Room that the quotas of GPUs and CPUs leave for each machine in these regions, or in all that
-    the project's zones are in. The role in docs/gcp.md has no `regions.list`.
-    """
+    the project's zones are in. The role in docs/gcp.md has no `regions.list`."""
     project = quotas(
         api.get(f"project {api.project}", f"projects/{api.project}").get("quotas") or ()
     )

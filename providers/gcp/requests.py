@@ -1,8 +1,7 @@
 """Request bodies, built by pure functions.
 
 The fields follow https://cloud.google.com/compute/docs/reference/rest/v1, where 64-bit numbers are
-strings.
-"""
+strings."""
 
 from __future__ import annotations
 
@@ -246,8 +245,7 @@ def _interface(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> Json:
 
     An internal address belongs to a VM until that is deleted, also while it is stopped; a new VM
     may request it again with `networkIP`: https://cloud.google.com/compute/docs/ip-addresses
-    (documented).
-    """
+    (documented)."""
     interface: Json = {"network": order.network.network, "subnetwork": order.network.subnetwork}
     if order.node.internal:
         interface["networkIP"] = order.node.internal
@@ -270,8 +268,7 @@ def os_login(network: Network) -> str:
     authorized_keys file to provision access for a local user account even when OS Login is
     enabled", and AuthorizedKeysCommand comes before that file (sshd_config(5)).
     https://cloud.google.com/compute/docs/oslogin and …/oslogin/manage-oslogin-in-an-org, read
-    2026-11-24, not tried on a real project
-    """
+    2026-11-24, not tried on a real project"""
     return "TRUE" if network.os_login else "FALSE"
 
 

@@ -1,8 +1,7 @@
 """Reservations that nodes are bought in: where they are, what they hold, what of that is free.
 
 https://cloud.google.com/compute/docs/instances/reservations-consume; the fields are those of
-`Reservation` in the discovery document of compute v1, revision 20261106.
-"""
+`Reservation` in the discovery document of compute v1, revision 20261106."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ BOUND = re.compile(r"a4x?-.+|a3-ultragpu-.+")
 """Machine types of which Google sells reservations with reservation-bound VMs alone; of A3 Mega and
 A3 High with 8 GPUs it sells both, and those deployed densely are bound ("Reservation block
 deployment types").
-https://docs.cloud.google.com/ai-hypercomputer/docs/consumption-models, updated 2026-04-06
-"""
+https://docs.cloud.google.com/ai-hypercomputer/docs/consumption-models, updated 2026-04-06"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +147,7 @@ def check(
 ) -> str:
     """Text on what is free of each reservation for these nodes, which are to be created.
 
-    Raises the reason why no zone's reservation can have them.
-    """
+    Raises the reason why no zone's reservation can have them."""
     found, texts = find(api, zones, plan), []
     for name, its_nodes in wanted(plan.nodes).items():
         new = [node for node in its_nodes if node in nodes]

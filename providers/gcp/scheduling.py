@@ -1,7 +1,6 @@
 """Scheduling of a VM: how it is bought, and when it ends. Pure functions.
 
-https://cloud.google.com/compute/docs/instances/provisioning-models and …/limit-vm-runtime
-"""
+https://cloud.google.com/compute/docs/instances/provisioning-models and …/limit-vm-runtime"""
 
 from __future__ import annotations
 

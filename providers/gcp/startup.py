@@ -16,8 +16,7 @@ def startup_script(user_data: str) -> str:
 
     Google runs a startup script at each boot. The script does nothing if the image has cloud-init,
     and nothing after its first run: it must not restore a host key that has been rotated since.
-    Like `user_data`, it contains the private half of the host key: never log it.
-    """
+    Like `user_data`, it contains the private half of the host key: never log it."""
     return "\n".join(
         ["#!/bin/sh", "command -v cloud-init >/dev/null 2>&1 && exit 0", *_first_boot(user_data)]
     )

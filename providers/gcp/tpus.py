@@ -1,7 +1,6 @@
 """Cloud TPU API v2: lists, creates, starts and deletes TPUs, each once for all its hosts.
 
-Names, states and fields follow the discovery document of tpu v2, revision 20261001.
-"""
+Names, states and fields follow the discovery document of tpu v2, revision 20261001."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ OPERATION = 1200.0
 
 def endpoint(compute: str | None) -> str:
     """The URL of the API: a custom one, or at the custom Compute Engine endpoint, so that nothing
-    is sent to Google from there.
-    """
+    is sent to Google from there."""
     url = os.environ.get(OVERRIDE)
     if url:
         return f"{url.rstrip('/').removesuffix('/v2')}/v2"
@@ -51,16 +49,14 @@ class Tpus:
 
     def may_hold(self, cluster: str | None) -> bool:
         """True if a list of `cluster` (None: of all) has to include TPUs. A config of VMs has
-        none; one without nodes stands for a cluster of which only labels are known.
-        """
+        none; one without nodes stands for a cluster of which only labels are known."""
         return cluster is None or self.needed or self._unknown
 
     def listed(self, zone: str = "-") -> PartialList[Json]:
         """List the TPUs of one zone, or of all zones in one request.
 
         If this config needs no TPUs, an API that is disabled, forbidden or unknown to the endpoint
-        has none: whoever created one could use it.
-        """
+        has none: whoever created one could use it."""
         what = "TPUs" if zone == "-" else f"TPUs in {zone}"
         try:
             return self._listed(what, zone)
@@ -107,8 +103,7 @@ class Tpus:
 
     def lacks(self, zone: str, kind: str, name: str) -> bool:
         """True if the zone has no such item of `acceleratorTypes` or `runtimeVersions`. What a zone
-        says of itself, such as that it has no TPUs, means the same.
-        """
+        says of itself, such as that it has no TPUs, means the same."""
         try:
             self._api.get(f"{name} in {zone}", f"locations/{zone}/{kind}/{name}")
         except errors.NotFoundError as error:
@@ -166,8 +161,7 @@ CODES = {
 
 def failure(what: str, error: Mapping[str, Any], *, new: bool, path: str = "") -> errors.CloudError:
     """The error of a failed operation, a google.rpc.Status. Code 8 of a creation is a lack of
-    capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579.
-    """
+    capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579."""
     code = CODES.get(int(error.get("code") or 0), "INTERNAL")
     if new and code == "RESOURCE_EXHAUSTED":
         code = "STOCKOUT"
@@ -184,8 +178,7 @@ def runtime_of(plan: Plan) -> str:
     """The TPU software version: `image:`, or by default that of the TPU's generation, which has no
     TensorFlow.
 
-    https://docs.cloud.google.com/tpu/docs/runtimes, read 2026-11-22
-    """
+    https://docs.cloud.google.com/tpu/docs/runtimes, read 2026-11-22"""
     if plan.config.image != "auto":
         return plan.config.image
     kind = tpu_type(plan.config.provider, plan.nodes[0].machine)
@@ -239,8 +232,7 @@ class TpuLaunch:
 
     def _adopt(self, taken: errors.NameTakenError) -> Json:
         """Adopt the existing TPU of that name. Raises BusyError while it is being deleted, or has
-        to be because Google took it back, and NameTakenError if it is not ours.
-        """
+        to be because Google took it back, and NameTakenError if it is not ours."""
         found = self.tpus.find(self._zone, self._name)
         if found is None:
             raise errors.BusyError(taken.message, hint=taken.hint, code=taken.code) from taken

@@ -142,8 +142,7 @@ def spot_evidence(
     says nothing are left out; so are all of them if GPUs are attached to a spot node.
 
     One question for each zone and machine type: a question about a region scores only the zone
-    that Google would take. The first is asked alone, so that a refusal costs one call.
-    """
+    that Google would take. The first is asked alone, so that a refusal costs one call."""
     kinds = [shape(node) for node in plan.nodes if node.spot]
     if not kinds or any(kind.attached for kind in kinds):
         return ()

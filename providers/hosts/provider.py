@@ -49,8 +49,7 @@ def provider(config: ClusterConfig) -> HostsProvider:
 
 class HostsProvider(OwnMachines):
     """Provider for existing machines. A node exists while its machine has the file
-    `~/.cloudtrain/<cluster>/nodes/<node>`.
-    """
+    `~/.cloudtrain/<cluster>/nodes/<node>`."""
 
     name = "hosts"
 
@@ -312,8 +311,7 @@ def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
 
 def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str]) -> Finding:
     """`addresses`: by which the machines are to reach each other. Also puts the number of the
-    home's folder in `homes`, by slot.
-    """
+    home's folder in `homes`, by slot."""
     what = f"host {slot.host.address}"
     try:
         with slot.session() as ssh:
@@ -363,8 +361,7 @@ def shared_homes(slots: Sequence[HostSlot], numbers: Mapping[str, str]) -> tuple
     """A finding for each home that several machines have.
 
     `numbers`: of their homes' folders, by slot. Where these are equal, a file is made in one home
-    for a moment, and looked for in the others.
-    """
+    for a moment, and looked for in the others."""
     alike: dict[str, dict[object, HostSlot]] = defaultdict(dict)
     for slot in slots:
         alike[numbers[slot.name]].setdefault(slot.machine, slot)

@@ -106,8 +106,7 @@ class UserSsh:
 
     def run(self, text: str, *arguments: str) -> str:
         """Run an sh script and return its stdout. Raises NodeError with its last line of stderr, or
-        for an answer over 1 MB; NodeUnreachable if there is none within a minute.
-        """
+        for an answer over 1 MB; NodeUnreachable if there is none within a minute."""
         mark = AnswerMark()
         channel = self._session()
         channel.settimeout(HOST_ANSWER)
@@ -162,8 +161,7 @@ ENDING = Retry(pause=0.05, backoff=2.0, tries=6)
 
 def _close(channel: paramiko.Channel) -> None:
     """Close a channel, whose connection may be lost. In a timer's thread an error would be printed
-    with its traceback.
-    """
+    with its traceback."""
     with suppress(paramiko.SSHException, EOFError, OSError):
         channel.close()
 
@@ -175,8 +173,7 @@ MOST = 1 << 20
 @contextmanager
 def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterator[UserSsh]:
     """Open a session. Raises HostKeyMismatch for a machine that known_hosts does not list,
-    CredentialsError if it accepts no key, NodeUnreachable. `proxy`: what it goes through.
-    """
+    CredentialsError if it accepts no key, NodeUnreachable. `proxy`: what it goes through."""
     way = address_of(host)
     with paramiko.SSHClient() as client:
         for path in way.known_hosts:
@@ -284,8 +281,7 @@ def options_of(address: str) -> Mapping[str, tuple[str, ...]]:
     """Options that the file sets for this address, by their names in lower case.
 
     OpenSSH itself is asked (`ssh -G`, https://man.openbsd.org/ssh#G), as it reads Include and Match
-    too; without it, paramiko, which does not.
-    """
+    too; without it, paramiko, which does not."""
     config = Path.home() / ".ssh" / "config"
     try:
         changed = config.stat().st_mtime_ns
@@ -339,8 +335,7 @@ class NamedKeys:
     its keys if no public half is there.
 
     Each key that a server refuses counts, so that others must not come first; and a file with a
-    passphrase is of use only by the agent.
-    """
+    passphrase is of use only by the agent."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._agent = paramiko.Agent()

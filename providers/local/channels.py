@@ -100,8 +100,7 @@ class SessionChannel:
 
     def _spawn_on_pty(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Pipes]:
         """Start the process with the pty as its controlling terminal, which is the first terminal
-        that a new session's leader opens.
-        """
+        that a new session's leader opens."""
         assert self._pty
         ours, theirs = self._pty
         files = [
@@ -261,8 +260,7 @@ class Reaper:
     ) -> int:
         """Start a process in its own session; `files` are posix_spawn's file actions.
 
-        Holds the lock, so that even a process that exits at once is known before it is reaped.
-        """
+        Holds the lock, so that even a process that exits at once is known before it is reaped."""
         with self._changed:
             pid = os.posix_spawn(
                 arguments[0],

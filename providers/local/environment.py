@@ -2,8 +2,7 @@
 and no credentials. Of its files: the system, interpreters and caches, and no more. Check, before
 nodes are created, that the machine has enough for them.
 
-Nothing here fails on a path that this user may not read: such a path is left out.
-"""
+Nothing here fails on a path that this user may not read: such a path is left out."""
 
 # os.path answers False where Path raises PermissionError.
 # ruff: noqa: PTH110, PTH112, PTH113
@@ -62,8 +61,7 @@ DATASETS = (".keras/datasets", "tensorflow_datasets")
 
 def datasets(environ: Mapping[str, str]) -> dict[str, str]:
     """The user's downloaded datasets, by path in a node's home: each file and folder by itself, so
-    that the node keeps what it downloads.
-    """
+    that the node keeps what it downloads."""
     home = Path(environ.get("HOME") or Path.home())
     found: dict[str, str] = {}
     for name in DATASETS:
@@ -74,8 +72,7 @@ def datasets(environ: Mapping[str, str]) -> dict[str, str]:
 
 def of_node(name: str, user: str, home: Path) -> dict[str, str]:
     """Its own variables. NCCL must take nodes of one machine for several machines: what it uses
-    between the processes of one, they do not share.
-    """
+    between the processes of one, they do not share."""
     own = {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": login_shell()}
     return {**own, "NCCL_HOSTID": name}
 
@@ -84,8 +81,7 @@ def path(environ: Mapping[str, str]) -> str:
     """The caller's PATH without this program's virtual environment, whose packages a node does not
     have.
 
-    Its base Python comes last, so that one is found in any case.
-    """
+    Its base Python comes last, so that one is found in any case."""
     own = Path(sys.prefix, "bin") if sys.prefix != sys.base_prefix else None
     given = map(Path, (environ.get("PATH") or os.defpath).split(os.pathsep))
     kept = [str(folder) for folder in given if folder.is_absolute() and folder != own]
@@ -139,8 +135,7 @@ def view_of_nodes(
 ) -> View | None:
     """View of every node, without its own home; None if everything is shared.
 
-    `state` and `cache` are CLOUDTRAIN_HOME and CLOUDTRAIN_CACHE.
-    """
+    `state` and `cache` are CLOUDTRAIN_HOME and CLOUDTRAIN_CACHE."""
     shared = [path for path in environ.get(SHARED, "").split(os.pathsep) if path]
     if "/" in shared or config.setup.image is not None:
         return None  # containers are views of their own, and nothing starts them inside of one
@@ -288,8 +283,7 @@ def interpreter(program: Path) -> Iterator[Path]:
 def _around(folder: Path) -> Iterator[Path]:
     """Prefix of a folder of programs; in `~` and `~/.local` only the parts that are of programs.
 
-    Not that of a program alone: ~/.docker/bin and ~/.fly/bin stand beside tokens.
-    """
+    Not that of a program alone: ~/.docker/bin and ~/.fly/bin stand beside tokens."""
     if folder.name not in BIN:
         return
     prefix = folder.parent
@@ -302,8 +296,7 @@ def _around(folder: Path) -> Iterator[Path]:
 def _base_of(settings: Path) -> Iterator[Path]:
     """Installation that a virtual environment is based on (`home` of pyvenv.cfg, PEP 405).
 
-    The file may be a stranger's: a folder that has no interpreter is not shown for its sake.
-    """
+    The file may be a stranger's: a folder that has no interpreter is not shown for its sake."""
     try:
         text = settings.read_text(errors="replace")
     except OSError:

@@ -1,6 +1,5 @@
 """A node's folder: its metadata, whether its server runs, and its deletion; and the folder in which
-an environment is created.
-"""
+an environment is created."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class NodeFolder:
     def mark_killed(self) -> None:
         """Mark that the node's processes are about to be frozen and killed.
 
-        If that is interrupted, a frozen server may hold its lock forever without answering.
-        """
+        If that is interrupted, a frozen server may hold its lock forever without answering."""
         with contextlib.suppress(OSError):  # incomplete: there is no server
             (self.path / "doomed").touch()
 
@@ -78,8 +76,7 @@ def remove(folder: Path) -> None:
     """Delete the folder and its contents, read-only files too; what cannot be deleted remains.
 
     Many files are deleted side by side: mounted with `discard`, a file system may wait for its disk
-    at each (https://man7.org/linux/man-pages/man5/ext4.5.html).
-    """
+    at each (https://man7.org/linux/man-pages/man5/ext4.5.html)."""
     with contextlib.suppress(OSError), ThreadPoolExecutor(AT_ONCE) as pool:
         for _, _, names, at in os.fwalk(folder):
             if len(names) > AT_ONCE:
@@ -128,8 +125,7 @@ def turn(folder: Path) -> Iterator[bool]:
 def staging(folder: Path) -> Iterator[Path]:
     """An empty folder beside the environments; what was created in it replaces `folder`.
 
-    Raises CloudtrainError if processes use the environment that it replaces.
-    """
+    Raises CloudtrainError if processes use the environment that it replaces."""
     stage = folder.with_name(f".{folder.name}.new-{os.getpid()}")
     old = folder.with_name(f".{folder.name}.removed-{os.getpid()}")
     shutil.rmtree(stage, ignore_errors=True)

@@ -35,8 +35,7 @@ def main() -> None:
     A line has `folder`, `meta` (the content of node.json), `places` ([address, port] in order of
     preference), `links` (path in the node's home → target), `task_port` (the first choice; None:
     no port is reserved), `view` (private_view.View; None: all is shared) and `settings`. The answer
-    has `node` with `meta` or `error`, and `shared`: why the node has no view of its own.
-    """
+    has `node` with `meta` or `error`, and `shared`: why the node has no view of its own."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, a server would not see exits
     gc.disable()
     gc.freeze()
@@ -53,8 +52,7 @@ def main() -> None:
 
 def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
     """Start the server of a node unless it runs; returns the contents of its node.json, and why it
-    shares this machine's files although it should not.
-    """
+    shares this machine's files although it should not."""
     folder = Path(order["folder"])
     for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,8 +94,7 @@ def fork_server(
 ) -> str | None:
     """Fork the node's server; returns why it cannot have that view, and then it has ended.
 
-    The lock remains: it belongs to the open file, which the child keeps.
-    """
+    The lock remains: it belongs to the open file, which the child keeps."""
     answer, ready = os.pipe()
     child = os.fork()
     if child == 0:
@@ -116,8 +113,7 @@ def take(lock: IO[bytes]) -> bool:
     """Take the lock; True on success.
 
     Retries, as a reader holds the lock for a moment, and a killed process until the kernel has
-    closed its files.
-    """
+    closed its files."""
     try:
         Retry(pause=0.01, tries=200).call(
             lambda: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB), on=BlockingIOError
@@ -164,8 +160,7 @@ def become_server(
     ready: int,
 ) -> None:
     """Turn the forked child into a server with its own session and none of the fork server's
-    files, then serve. `ready` is closed once it has its view; a refusal is written there.
-    """
+    files, then serve. `ready` is closed once it has its view; a refusal is written there."""
     try:
         os.setsid()
         mark(settings.tag)  # before stdout is closed, which tells the provider that it is done
@@ -209,8 +204,7 @@ def mark(tag: str) -> None:
     """Show this node's tag in /proc/self/environ, and adopt orphans of our children.
 
     A forked process shows its parent's environment. The fork server was started with a tag that is
-    long enough for any node's tag, which overwrites it in place.
-    """
+    long enough for any node's tag, which overwrites it in place."""
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
     room = len(os.environb[processes.VARIABLE.encode()])
@@ -229,8 +223,7 @@ LAST = 65_535
 TIME_WAIT = "06"
 SPARES = 3
 """Number of ports reserved in addition to the first, in case another program takes that one
-meanwhile.
-"""
+meanwhile."""
 
 APART = 1_000
 """Distance of spares from the first, to stay clear of other nodes' first ports."""

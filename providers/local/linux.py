@@ -9,8 +9,7 @@
   (https://docs.docker.com/engine/security/seccomp/, read 2026-11-26). No user namespace of its own.
 - Abstract Unix sockets of programs outside are refused from Linux 6.12 on
   (https://docs.kernel.org/userspace-api/landlock.html, read 2026-11-26): they belong to the
-  network, which the node shares.
-"""
+  network, which the node shares."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def confine() -> None:
 def _drop_capabilities() -> None:
     """Keep no right over this namespace but one that has no effect in it: the programs that are
     started here lack that one, so none of them may look into this process or trace it
-    (PTRACE_MODE checks in ptrace(2)).
-    """
+    (PTRACE_MODE checks in ptrace(2))."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     held = (ctypes.c_uint32 * 6)()
     libc().capget(header, held)
@@ -213,8 +211,7 @@ def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
     """Set the size of the disk that a node's home is on, in bytes; None: no more than is used.
 
     Returns the size before; None if its home is on no disk of its own. For a process without
-    threads, which must end then: it is in the namespaces of `pid`. Raises OSError.
-    """
+    threads, which must end then: it is in the namespaces of `pid`. Raises OSError."""
     fields = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
     own = [each for each in fields if each[4] == str(home).replace(" ", "\\040")]
     if not own or own[-1][own[-1].index("-") + 1] != "tmpfs":

@@ -14,8 +14,7 @@ user gets a user namespace, where only that user exists. Both may be refused (al
 - `user.max_user_namespaces=0` (user_namespaces(7));
 - Linux before 5.12, which has no mount_setattr(2).
 
-So it is not predicted: `enter` does it, in a process that is given up if it fails.
-"""
+So it is not predicted: `enter` does it, in a process that is given up if it fails."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def enter(view: View, folder: Path) -> None:
     """Become the first process of a node with that view; `folder` is the node's.
 
     Returns in another process than it was called in, which has ended. Raises OSError, in one or the
-    other: it may then have half a view and must end.
-    """
+    other: it may then have half a view and must end."""
     as_root, (owners, devices, groups) = os.geteuid() == 0, same_for_all()
     flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (0 if as_root else CLONE_NEWUSER)
     _unshare(flags, os.geteuid(), os.getegid())
@@ -110,8 +108,7 @@ def enter(view: View, folder: Path) -> None:
 @cache
 def same_for_all() -> tuple[int | None, Sequence[str], Sequence[int]]:
     """Facts that a process which forks all nodes finds out once: the map of owners, the devices,
-    and the groups that may use GPUs.
-    """
+    and the groups that may use GPUs."""
     shown = [str(path) for name in DEVICES for path in Path("/dev").glob(name)]
     nodes = (each for path in shown for each in (Path(path), *Path(path).rglob("*")))
     found = (one.stat() for one in nodes if one.is_char_device())
@@ -160,8 +157,7 @@ def _unshare(flags: int, user: int, group: int) -> None:
 def _cloned(view: View, folder: Path, owners: int | None) -> Iterator[Mapping[str, int]]:
     """Detached copies, by path, of the mounts of what is shown.
 
-    Made before anything is hidden. A path that does not exist is left out.
-    """
+    Made before anything is hidden. A path that does not exist is left out."""
     sources = {path: (path, False) for path in view.read_only}
     sources |= {path: (path, True) for path in (*view.shared, *view.writable)}
     sources |= {path: (source, True) for path, source in view.instead.items()}
@@ -193,8 +189,7 @@ def _cloned(view: View, folder: Path, owners: int | None) -> Iterator[Mapping[st
 
 def _accounts(folder: Path) -> Path:
     """The machine's /etc/passwd with the node's user first, who has root's name: programs such as
-    ssh refuse to run for a user without a line.
-    """
+    ssh refuse to run for a user without a line."""
     name, shell = pwd.getpwuid(0).pw_name, "/bin/sh"
     own = f"{name}:x:{NODE_USER}:{NODE_USER}:local node:{folder / 'home'}:{shell}\n"
     path = folder / "passwd"
@@ -205,8 +200,7 @@ def _accounts(folder: Path) -> Path:
 
 def _belongs_to_node(cloned: int, owners: int | None) -> bool:
     """Let what is root's in this copy be the node's user's; False where the file system cannot do
-    that, such as overlayfs.
-    """
+    that, such as overlayfs."""
     if os.geteuid() != 0:
         return True
     if owners is not None:
@@ -219,8 +213,7 @@ def _belongs_to_node(cloned: int, owners: int | None) -> bool:
 def _place(view: View, shown: Mapping[str, int]) -> list[str]:
     """Mount everything, what is deeper later, so that it stands in what is above it.
 
-    Returns the empty folders: they become read-only once all is placed.
-    """
+    Returns the empty folders: they become read-only once all is placed."""
     empty = []
     before = os.umask(0o022)
     for path in sorted({*view.hidden, *shown}, key=lambda each: (len(Path(each).parts), each)):

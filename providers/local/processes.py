@@ -1,6 +1,5 @@
 """Start node servers through the fork server and wait until they answer; find a node's processes by
-the tag that each inherits, and kill them.
-"""
+the tag that each inherits, and kill them."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ from cloudtrain.providers.local.private_view import View
 
 VARIABLE = "CLOUDTRAIN_NODE"
 """Variable in the environment of every process of a node: `<digest of the state
-home>/<cluster>/<node>`.
-"""
+home>/<cluster>/<node>`."""
 
 PROC = Path("/proc")
 
@@ -50,8 +48,7 @@ def kill(matches: Callable[[str], bool], *, clock: Clock = CLOCK) -> dict[int, s
 
     All are stopped before the first is killed: a stopped process starts no children, and a
     descendant that cleared its environment is still known by its parent. A process that calls
-    this for its own tag kills its descendants but not itself.
-    """
+    this for its own tag kills its descendants but not itself."""
     deadline = clock.monotonic() + KILL_SECONDS
     while family := _freeze(matches, deadline, clock):
         for pid in family:
@@ -133,8 +130,7 @@ def _parent(pid: int) -> int | None:
     """The parent of a process that is alive: None for a zombie, unless it still has other threads.
     Until they end, it keeps its files, locks and ports.
 
-    Fields of proc(5)'s stat, counted after the command name: it may have spaces and brackets.
-    """
+    Fields of proc(5)'s stat, counted after the command name: it may have spaces and brackets."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
@@ -183,8 +179,7 @@ class ForkServer:
     """The fork server process: started at once, given its requests when they are known.
 
     It has its own session, so that Ctrl-C here does not reach the servers. `tag` has room for the
-    longest node name, where each server writes its own.
-    """
+    longest node name, where each server writes its own."""
 
     def __init__(self, tag: str, *, longest: int) -> None:
         given = {name: os.environ[name] for name in INTERPRETER if name in os.environ}
@@ -214,8 +209,7 @@ class ForkServer:
     def start(self, orders: Sequence[ServerRequest]) -> str | None:
         """Start servers; returns why one shares this machine's files although it should not.
 
-        Raises NodeError or NodesError, with a message for each server that did not start.
-        """
+        Raises NodeError or NodesError, with a message for each server that did not start."""
         text = "".join(order.line() for order in orders).encode()
         try:
             out, trouble = self._process.communicate(text, timeout=START_SECONDS)
@@ -281,8 +275,7 @@ PORTS = (2222, 22022, 0)
 
 ALL = 254 * 256 * 254
 """Number of addresses: 127.1.0.1 to 127.254.255.254. 127.0 is left to the machine's own services
-(127.0.0.1, 127.0.0.53).
-"""
+(127.0.0.1, 127.0.0.53)."""
 
 
 def addresses(seed: str, number: int) -> list[tuple[str, int]]:

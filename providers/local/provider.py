@@ -58,8 +58,7 @@ class LocalProvider(OwnMachines):
     with their tag.
 
     A node runs while its server holds the lock in its folder, is stopped while no process does, and
-    exists as long as the folder or a process does.
-    """
+    exists as long as the folder or a process does."""
 
     name = "local"
 
@@ -134,8 +133,7 @@ class LocalProvider(OwnMachines):
     ) -> Iterator[Node | None]:
         """Node on which to create an environment of the cache: a server apart from all nodes, or
         the node itself if that shares this machine's files. None if another process has created the
-        environment. `below`: the environment that it lies over, which it may read.
-        """
+        environment. `below`: the environment that it lies over, which it may read."""
         own = NodeFolder(self._cluster_folder(plan.config.name) / node.name)
         if not own.is_apart():
             yield node
@@ -423,8 +421,7 @@ def _user() -> str:
 
 def _make_gpu_devices() -> None:
     """Make the device of NVIDIA's unified memory, which CUDA makes at its first use by a setuid
-    program: on a node that has no effect (nvidia-modprobe(1), `--unified-memory`).
-    """
+    program: on a node that has no effect (nvidia-modprobe(1), `--unified-memory`)."""
     program = shutil.which("nvidia-modprobe")
     if program and Path("/dev/nvidiactl").exists() and not Path("/dev/nvidia-uvm").exists():
         subprocess.run([program, "-u", "-c", "0"], check=False, stdin=subprocess.DEVNULL)
