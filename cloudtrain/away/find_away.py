@@ -8,15 +8,9 @@ from dataclasses import replace
 from cloudtrain.away.desk_cluster import ROLE
 from cloudtrain.away.published import AwayState, Published
 from cloudtrain.away.signatures import DeskKeys
+from cloudtrain.cluster import session
 from cloudtrain.cluster.lease import is_recorded_desk
 from cloudtrain.cluster.ownership import is_recorded
-from cloudtrain.cluster.session import (
-    Handle,
-    config_on_record,
-    recorded_config,
-    shared_store,
-    store_at,
-)
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.errors import CloudtrainError, NoBucketError, UsageError
@@ -61,8 +55,8 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
     records = Records(name) if name in known_clusters() else None
     record = away_record(records) if records is not None and uri is None else None
     if record is not None:
-        config = config or config_on_record(name)
-        store = store_at(record.store, config)
+        config = config or session.config_on_record(name)
+        store = session.store_at(record.store, config)
         published = Published(
             store,
             name,
@@ -83,7 +77,7 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
             return ()
 
     try:
-        there = shared_store(name, config, uri)
+        there = session.shared_store(name, config, uri)
         published = Published(there, name, keys=DeskKeys(None, marks))
         if published.desk is None:
             return None
@@ -108,7 +102,7 @@ def attended(found: FoundAway | None, now: float) -> AwayState | None:
 # and the label that `run --away` gives it, or is on record here as the desk of that cluster.
 
 
-def own_desk(config: ClusterConfig) -> Handle | None:
+def own_desk(config: ClusterConfig) -> session.Handle | None:
     """The desk's own cluster: what the account has of it, or a record here says was created for it.
     None if there is neither. Raises CloudError."""
     if not may_have_desk(config):
@@ -139,12 +133,12 @@ def may_have_desk(config: ClusterConfig) -> bool:
     return fits and not facts_of(config.provider).takes_hosts
 
 
-def desk_handle(config: ClusterConfig) -> Handle:
+def desk_handle(config: ClusterConfig) -> session.Handle:
     """The cluster of a desk's name, by its record here or by the config of the run's cluster."""
     name = f"{config.name}-{ROLE}"
     if is_recorded_desk(config.name):
-        return Handle(recorded_config(Records(name)))
-    return Handle(replace(config, name=name, away=Away(), candidates=()))
+        return session.Handle(session.recorded_config(Records(name)))
+    return session.Handle(replace(config, name=name, away=Away(), candidates=()))
 
 
 def are_desk(cluster: str, nodes: Sequence[Node]) -> bool:

@@ -12,18 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from cloudtrain.away.signatures import (
-    DESK_ID,
-    NOT_SIGNED,
-    STATE,
-    DeskKeys,
-    SigningKey,
-    desks_in,
-    folder_of,
-    read_signed,
-    read_small,
-    signed_text,
-)
+from cloudtrain.away import signatures
 from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, decode
 from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import CloudtrainError, StoreError
@@ -96,14 +85,14 @@ class AwayState:
         return self.phase != "ended" and now - self.as_of > STALE
 
 
-def write_state(store: ArtifactStore, state: AwayState, key: SigningKey | None) -> None:
+def write_state(store: ArtifactStore, state: AwayState, key: signatures.SigningKey | None) -> None:
     """Write the state, with the beginning of long texts, signed if there is a key."""
     error = None if state.error is None else state.error[:LONGEST_ERROR]
     state = replace(state, text=state.text[:LONGEST_TEXT], error=error)
-    path = f"{folder_of(state.cluster, state.desk)}/state.json"
+    path = f"{signatures.folder_of(state.cluster, state.desk)}/state.json"
     fields = asdict(state)
     del fields["unsigned"]
-    store.upload(path, [signed_text(key, STATE, json.dumps(fields))])
+    store.upload(path, [signatures.signed_text(key, signatures.STATE, json.dumps(fields))])
 
 
 class Publisher:
@@ -117,14 +106,17 @@ class Publisher:
         *,
         log_file: Path,
         warn: Callable[[str], None],
-        key: SigningKey | None = None,
+        key: signatures.SigningKey | None = None,
     ) -> None:
         """`key` signs the state. `log_file` keeps the whole log on this machine: what the store did
         not take is sent later, also by the next process."""
         self._store, self._log_file, self._warn = store, log_file, warn
         self._signing_key = key
-        self._folder = folder_of(cluster, desk)
-        self._index, self._key = f"{desks_in(cluster)}{desk}", Records(cluster).folder / ORDER_KEY
+        self._folder = signatures.folder_of(cluster, desk)
+        self._index, self._key = (
+            f"{signatures.desks_in(cluster)}{desk}",
+            Records(cluster).folder / ORDER_KEY,
+        )
         self._sent: int | None = None
         self._failing, self._indexed = set[str](), False
         self._file_lock, self._send_lock = threading.Lock(), threading.Lock()
@@ -203,23 +195,23 @@ class Published:
         cluster: str,
         desk: str | None = None,
         *,
-        keys: DeskKeys | None = None,
+        keys: signatures.DeskKeys | None = None,
         seen_file: Path | None = None,
     ) -> None:
         """`keys` sign what counts; without them nothing does. `seen_file` keeps the number of the
         last report that was read, for the next process."""
         self.cluster = cluster
         self._store, self._desk = store, desk
-        self._keys, self._seen_file = keys or DeskKeys(None), seen_file
+        self._keys, self._seen_file = keys or signatures.DeskKeys(None), seen_file
         self._seen = 0
 
     @property
     def desk(self) -> str | None:
         """Id of the desk; None if none has reported."""
         if self._desk is None:
-            prefix = desks_in(self.cluster)
+            prefix = signatures.desks_in(self.cluster)
             names = (found.path[len(prefix) :] for found in self._store.list(prefix))
-            if latest := max(filter(DESK_ID.match, names), default=None):
+            if latest := max(filter(signatures.DESK_ID.match, names), default=None):
                 self._desk = self._keys.desk() or latest
         return self._desk
 
@@ -235,12 +227,12 @@ class Published:
         """The last report; None if there is none."""
         if self.desk is None:
             return None
-        path = f"{folder_of(self.cluster, self.desk)}/state.json"
-        data = read_small(self._store, path, LARGEST)
+        path = f"{signatures.folder_of(self.cluster, self.desk)}/state.json"
+        data = signatures.read_small(self._store, path, LARGEST)
         if data is None:
             return None
         try:
-            value, is_by_desk = read_signed(self.public_keys(), STATE, data)
+            value, is_by_desk = signatures.read_signed(self.public_keys(), signatures.STATE, data)
             state = decode(AwayState, value)
             if (state.cluster, state.desk) != (self.cluster, self.desk):
                 raise ValueError(f"it is the state of {state.desk} of {state.cluster}")
@@ -250,7 +242,7 @@ class Published:
                 f"{shown(error)}"
             ) from error
         counts = is_by_desk and self._is_newest(state)
-        return replace(state, unsigned="" if counts else NOT_SIGNED)
+        return replace(state, unsigned="" if counts else signatures.NOT_SIGNED)
 
     def _is_newest(self, state: AwayState) -> bool:
         """True unless a later report was read before, here or by an earlier process."""
@@ -273,8 +265,8 @@ class Published:
         read = b""
         for _ in range(AT_ONCE):
             number, skipped = divmod(offset + len(read), PIECE)
-            path = _piece(folder_of(self.cluster, self.desk), number)
-            piece = read_small(self._store, path, PIECE, least=skipped + 1)
+            path = _piece(signatures.folder_of(self.cluster, self.desk), number)
+            piece = signatures.read_small(self._store, path, PIECE, least=skipped + 1)
             if piece is None:
                 break
             read += piece[skipped:]
@@ -284,7 +276,9 @@ class Published:
         """Place of the private order key: `laptop:/home/me/…/order_key.pem`; "" if not known."""
         if self.desk is None:
             return ""
-        data = read_small(self._store, f"{desks_in(self.cluster)}{self.desk}", LARGEST)
+        data = signatures.read_small(
+            self._store, f"{signatures.desks_in(self.cluster)}{self.desk}", LARGEST
+        )
         text = (data or b"").decode("utf-8", "replace")
         return text if text.isprintable() else ""
 

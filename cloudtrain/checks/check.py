@@ -40,24 +40,11 @@ from cloudtrain.cluster.place_choice import each_candidate
 from cloudtrain.cluster.plan import OTHER_GPUS, plan_errors, without_code
 from cloudtrain.cluster.provision import ensure_nodes
 from cloudtrain.cluster.session import Handle, Session, open_provider, open_session, record_cluster
-from cloudtrain.core import errors
+from cloudtrain.core import errors, model
 from cloudtrain.core.cloud import cloud_of, is_cloud
 from cloudtrain.core.errors import exit_code, if_told, of_kind
 from cloudtrain.core.events import DownBegun, UpBegun, images, pending_nodes
 from cloudtrain.core.finding_kinds import OF_MACHINE
-from cloudtrain.core.model import (
-    ON_DEMAND,
-    SPOT,
-    ArtifactRules,
-    Away,
-    ClusterConfig,
-    Code,
-    Limits,
-    NodeGroup,
-    Plan,
-    Setup,
-    Train,
-)
 from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.paths import work_folder
 from cloudtrain.core.protocols import Console, Finding, RentsMachines, WritesPolicies
@@ -66,7 +53,7 @@ from cloudtrain.training.strategies import ONE_DEVICE
 
 
 def check(
-    plan: Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
+    plan: model.Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Every finding, good ones included; those on a candidate's place for each of them, which are
     asked side by side. `deep`: the stage that shows a test on the account; None for none. `ignore`:
@@ -91,7 +78,7 @@ def _found(plan: Plan, deep: Console | None, ignore: Collection[str]) -> tuple[F
             open_provider(config)
     data = checked_data(handle.plan, priced=False)
 
-    def of_place(config: ClusterConfig) -> tuple[Finding, ...]:
+    def of_place(config: model.ClusterConfig) -> tuple[Finding, ...]:
         handle = Handle(config)
         try:
             found = findings_of_place(handle, deep=deep, ignore=ignore)
@@ -113,14 +100,14 @@ def further_findings(handle: Handle, found: Sequence[Finding]) -> tuple[Finding,
     return (*spot_finding(handle, found), *existing)
 
 
-def noted(config: ClusterConfig) -> tuple[Finding, ...]:
+def noted(config: model.ClusterConfig) -> tuple[Finding, ...]:
     """Notes on configs that work, but hardly as intended; not what is a finding of its own."""
     refused = (missing_script(config), *unusable(config))
     found = (note for note in notes(config, "check") if note not in refused)
     return tuple(Finding(what="note", ok=True, text=note) for note in found)
 
 
-def least_policy(config: ClusterConfig) -> str:
+def least_policy(config: model.ClusterConfig) -> str:
     """The policy or role to paste for this file. Raises UsageError if there is none."""
     provider = open_provider(config)
     found = provider.policy(config) if isinstance(provider, WritesPolicies) else ""
@@ -272,7 +259,7 @@ def refuse(handle: Handle, console: Console, ignore: Collection[str] = ()) -> No
     raise_bad(found)
 
 
-def refuse_ahead(config: ClusterConfig) -> None:
+def refuse_ahead(config: model.ClusterConfig) -> None:
     """Raise what this machine finds out by itself, as `refuse` does."""
     raise_bad(found_ahead(config))
 
@@ -291,7 +278,7 @@ def raise_bad(found: Sequence[Finding]) -> None:
     raise of_kind(worst, text, hint)
 
 
-def refuse_missing_script(config: ClusterConfig) -> None:
+def refuse_missing_script(config: model.ClusterConfig) -> None:
     """Refuse a run that could only fail; `up` alone warns, as the code may come later."""
     missing = missing_script(config)
     if missing is not None:
@@ -311,7 +298,9 @@ TRIES = 8
 Tell = Callable[[Finding], None]
 
 
-def try_machine(plan: Plan, console: Console, ignore: Collection[str] = ()) -> tuple[Finding, ...]:
+def try_machine(
+    plan: model.Plan, console: Console, ignore: Collection[str] = ()
+) -> tuple[Finding, ...]:
     """Create the cheapest machine in the config's placement, network and image, prove there what
     the nodes need, and delete everything again. One finding for each proof, then one for the whole.
 
@@ -341,12 +330,12 @@ def try_machine(plan: Plan, console: Console, ignore: Collection[str] = ()) -> t
     return (*found, Finding(what="trial", ok=True, text=text))
 
 
-def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding, ...]]:
+def accepted(plan: model.Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding, ...]]:
     """The cheapest machine that passes `check` in this account, such as those that AWS' Free plan
     may launch; with the findings on the very cheapest if none does."""
     config, cloud = plan.config, cloud_of(plan.config.provider)
     assert cloud is not None, "only called for clouds"
-    bought = SPOT if all(node.spot for node in plan.nodes) else ON_DEMAND
+    bought = model.SPOT if all(node.spot for node in plan.nodes) else model.ON_DEMAND
     cheapest = plain_machines(cloud.name, market=bought.market, places=config.placement)
     # With GPUs, `auto` is another image where the cloud has it, and a policy may allow those of
     # some projects only.
@@ -355,7 +344,7 @@ def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding
     first = None
     for image in (config.image,) if is_plain else ("deeplearning", "auto"):
         for machine in dict.fromkeys((*cheapest[: TRIES - 1], cloud.default_machine)):
-            group = NodeGroup(machine=machine, provisioning=bought)
+            group = model.NodeGroup(machine=machine, provisioning=bought)
             handle = Handle(trial_config(replace(config, image=image), group))
             wrong = bad(price(handle.plan), ignore)
             wrong = wrong or bad(handle.provider.check(handle.plan), ignore)
@@ -377,9 +366,11 @@ def bad(findings: Collection[Finding], ignore: Collection[str]) -> list[Finding]
     return [finding for finding in findings if not finding.ok and finding.what not in ignore]
 
 
-def trial_config(config: ClusterConfig, group: NodeGroup) -> ClusterConfig:
+def trial_config(config: model.ClusterConfig, group: model.NodeGroup) -> model.ClusterConfig:
     """Config of one such machine, with nothing to install."""
-    artifacts = ArtifactRules(store=config.artifacts.store, encryption=config.artifacts.encryption)
+    artifacts = model.ArtifactRules(
+        store=config.artifacts.store, encryption=config.artifacts.encryption
+    )
     cloud = cloud_of(config.provider)
     soonest = cloud.soonest_end if cloud else 0.0
     return replace(
@@ -387,15 +378,15 @@ def trial_config(config: ClusterConfig, group: NodeGroup) -> ClusterConfig:
         name=f"{config.name[:19].rstrip('-')}-trial-{secrets.token_hex(2)}",
         strategy=ONE_DEVICE.name,
         nodes={"chief": group},
-        setup=Setup(),
-        code=Code(),
-        train=Train(),
+        setup=model.Setup(),
+        code=model.Code(),
+        train=model.Train(),
         artifacts=artifacts,
         data={},
-        limits=Limits(
+        limits=model.Limits(
             max_lifetime=max(LIFETIME, soonest + ENDS_LATER), max_price=config.limits.max_price
         ),
-        away=Away(),
+        away=model.Away(),
         secrets={},
     )
 

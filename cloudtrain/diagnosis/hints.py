@@ -8,13 +8,7 @@ from collections.abc import Iterable
 
 from cloudtrain.core.run_record import CAUSES, CauseKind
 from cloudtrain.diagnosis import gpu_hints
-from cloudtrain.training.log_text import (
-    TRACEBACK,
-    last_exception,
-    last_lines,
-    native_errors,
-    reports_lost_peer,
-)
+from cloudtrain.training import log_text
 
 _NO_IDENTITY = (
     "without `identity:`, nodes have no cloud credentials: set it, list input under `data:`, or"
@@ -312,15 +306,15 @@ def hint_for(
     """Advice on a failed task, for known messages; `number` is the signal that ended the task."""
     if not CAUSES[kind].logged:
         return CAUSES[kind].hint
-    text = last_exception(log)
+    text = log_text.last_exception(log)
     # Without a traceback only the very end counts: a log of hours says "no such file" somewhere.
-    text = text if TRACEBACK in text else "\n".join(last_lines(log))
-    native = "\n".join(native_errors(log))
+    text = text if log_text.TRACEBACK in text else "\n".join(log_text.last_lines(log))
+    native = "\n".join(log_text.native_errors(log))
     if "CUDA_ERROR_INVALID_HANDLE" in text and (loaded := gpu_hints.LOADING.findall(log)):
         text = f"{loaded[-1].decode()}\n{text}"
     if hint := _known(text, _HINTS) or _known(native, _NATIVE):
         return hint
-    if kind in ("exit", "not_started") and reports_lost_peer(text):
+    if kind in ("exit", "not_started") and log_text.reports_lost_peer(text):
         return "no task failed by itself: check the network between the nodes"
     if kind == "not_started" and not ended:
         return "it may need more time to create its strategy: raise `train.start_timeout`"

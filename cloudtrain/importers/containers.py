@@ -8,15 +8,8 @@ from collections.abc import Mapping
 
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.importers import shell_words
+from cloudtrain.importers import command_line, shell_words
 from cloudtrain.importers.code_folder import put_image
-from cloudtrain.importers.command_line import (
-    line_of,
-    name_uris,
-    pass_credentials,
-    put_variable,
-    with_code_paths,
-)
 from cloudtrain.importers.dockerfile import Dockerfile
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.values import Value
@@ -74,7 +67,7 @@ def put_containers(
             draft.lose(value, f"differs from {known.field}: train.env is the same for all")
     for name, value in first.items():
         if name != "TF_CONFIG":
-            put_variable(draft, name, value)
+            command_line.put_variable(draft, name, value)
     _put_commands(draft, containers, dockerfile)
 
 
@@ -100,7 +93,7 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
             draft.lose(each.where, text)
             continue
         workdir = each.workdir or (dockerfile.folder if dockerfile else "")
-        words = with_code_paths(draft, words, workdir)
+        words = command_line.with_code_paths(draft, words, workdir)
         for at, word in enumerate(words[:4]):
             in_image = dockerfile is None and draft.has("setup", "image")
             if word.startswith("/") and word.endswith(".py") and not in_image:
@@ -109,11 +102,11 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
                 draft.lose(each.where, why)
         if each.role not in lines:
             for word in words:
-                name_uris(draft, each.where, word)
+                command_line.name_uris(draft, each.where, word)
             for text in shell_words.placeholders(words[-1]) if words[0].endswith("sh") else ():
                 draft.lose(each.where, f"{text} in its shell line is filled in by cloudtrain")
-        line = line_of(_by_task(words, each), draft.exports.values())
-        pass_credentials(draft, words, None)
+        line = command_line.line_of(_by_task(words, each), draft.exports.values())
+        command_line.pass_credentials(draft, words, None)
         known, _ = lines.setdefault(each.role, (line, each))
         if known != line:
             draft.lose(each.where, f"its command is not that of {each.role}'s other tasks: {line}")

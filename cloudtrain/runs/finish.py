@@ -20,19 +20,10 @@ from cloudtrain.report import notify
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
 from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs import tasks
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.own_ends import ended_nodes
 from cloudtrain.runs.state_table import of_run
-from cloudtrain.runs.tasks import (
-    all_ends_known,
-    end_orphans,
-    landing_of,
-    log_files,
-    log_tail,
-    nodes_of,
-    save_run,
-    with_attempt,
-)
 
 
 def finish_run(
@@ -60,11 +51,11 @@ def finish_run(
         session.records.journal(LandingFailed(run=run.id, why=str(error)))
         raise not_landed(error) from error
     if cause is not None:
-        run = with_attempt(run, cause=cause)
+        run = tasks.with_attempt(run, cause=cause)
         if restarts is not None and restarts(session, run, cause):
-            return save_run(session, replace(run, state="starting"))
+            return tasks.save_run(session, replace(run, state="starting"))
         return finish_run(session, run, failed_by=failed_by, restarts=restarts)
-    save_run(session, final)
+    tasks.save_run(session, final)
     session.records.journal(RunEnded(run=run.id, state=final.state, exit_code=final.exit_code))
     why = (failed_by or failure(final)).message if final.state == "failed" else ""
     notify.run_ended(session.records, session.config, final, why, session.console)
@@ -82,14 +73,14 @@ def land_and_record(session: Session, run: Run) -> Run:
     """Land everything of the run, its record and its report, and return it as it ended."""
     _, ends = ended_nodes(session, run)
     session = start_stopped(session, {task.node for task in run.tasks if task.name in ends})
-    closing = Closing(landing_of(session), run, nodes_of(session, run))
+    closing = Closing(tasks.landing_of(session), run, tasks.nodes_of(session, run))
     for task in lost_tasks(session, run, closing.manifest):
         session.console.warn(f"{task.node} no longer exists: what had not landed from it is lost")
     lacking = land_run(session, run, closing)
     if run.state == "succeeded" and lacking:
         run = fail_without_required(run, lacking)
     run = replace(run, ended=moments.now(), doubts=doubts_of(session, run, closing.manifest))
-    closing.record(run, log_files(session, run))
+    closing.record(run, tasks.log_files(session, run))
     # The report is listed by a complete manifest, or not at all.
     manifest = replace(closing.manifest, complete=True)
     pages = warned(
@@ -132,7 +123,7 @@ def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ..
     if run.state != "succeeded" or not run.attempts:
         return ()
     deciding = sorted(deciding_tasks(run.tasks, session.config))
-    logs = {task.name: log_tail(session, run, task, TAIL) for task in run.tasks}
+    logs = {task.name: tasks.log_tail(session, run, task, TAIL) for task in run.tasks}
     files = {task.name: frozenset(manifest.task_files(task.name)) for task in run.tasks}
     everything = frozenset().union(*files.values())
     found = [swallowed(name, logs[name]) for name in deciding]
@@ -165,7 +156,7 @@ def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
         hint=hint,
     )
     failed = replace(run, state="failed", exit_code=RunFailed.exit_code)
-    return with_attempt(failed, cause=cause)
+    return tasks.with_attempt(failed, cause=cause)
 
 
 def final_state(session: Session, run: Run, failed_by: CloudtrainError | None) -> Run:
@@ -185,13 +176,13 @@ def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
     """Land everything from every existing node; returns the missing `artifacts.require` files. The
     table (`of_run`) speaks of tasks. Processes that a task left behind are in no record: files that
     still change are their only sign, and they are ended then."""
-    if of_run("finish", run, "exited" if all_ends_known(run) else "unasked") == "end_orphans":
-        end_orphans(session)
+    if of_run("finish", run, "exited" if tasks.all_ends_known(run) else "unasked") == "end_orphans":
+        tasks.end_orphans(session)
         return land_nodes(session, run, closing)
     try:
         return land_nodes(session, run, closing)
     except NotLanded:
-        if not end_orphans(session):  # processes that a task left behind may still be writing
+        if not tasks.end_orphans(session):  # processes that a task left behind may still be writing
             raise
         return land_nodes(session, run, closing)
 

@@ -10,15 +10,8 @@ from cloudtrain.core.events import TasksJoined
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import LAST_WORDS, Clock
 from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.runs import attempt_state
 from cloudtrain.runs import root_cause as causes
-from cloudtrain.runs.attempt_state import (
-    TAIL,
-    AttemptState,
-    TaskView,
-    detect_formation,
-    separate_trainings_failure,
-    separate_trainings_note,
-)
 from cloudtrain.runs.observers import (
     LimitWatch,
     NodeAgents,
@@ -48,7 +41,7 @@ OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeA
 """All that look at an attempt, in their order; each is made from the `Watched` alone."""
 
 
-def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None]:
+def monitor(session: Session, run: Run) -> tuple[Run, attempt_state.AttemptState, Cause | None]:
     """Monitor an attempt; returns the run with what was recorded meanwhile, the attempt's state and
     the cause of its failure, None if it is done or was stopped."""
     state, watched = new_attempt_state(session, run), Watched(session=session, run=run)
@@ -84,35 +77,35 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
         follower.close()
     if decision.verdict == "done":
         report_when_formed(watched, state)
-        cause = separate_trainings_failure(state)
-        note = separate_trainings_note(state) if cause is None else None
+        cause = attempt_state.separate_trainings_failure(state)
+        note = attempt_state.separate_trainings_note(state) if cause is None else None
         if note is not None:
             session.console.warn(note)
         return watched.run, state, cause
     return run, state, decision.cause
 
 
-def is_unstarted(view: TaskView, node: Node | None) -> bool:
+def is_unstarted(view: attempt_state.TaskView, node: Node | None) -> bool:
     """True for a task whose node was to be recreated when its restart was interrupted."""
     lost = node is None or node.state == "stopped"
     return view.restarted and not view.tail and lost
 
 
-def new_attempt_state(session: Session, run: Run) -> AttemptState:
+def new_attempt_state(session: Session, run: Run) -> attempt_state.AttemptState:
     now, moment = session.clock.awake(), session.clock.now()
     attempt = run.attempts[-1]
     views = {}
     for task in run.tasks:
-        view = TaskView(task=task, last_byte=now, moved_at=now)
+        view = attempt_state.TaskView(task=task, last_byte=now, moved_at=now)
         if any(cause.task == task.name for cause in attempt.restarted):
             view.restarted, view.connected, view.restarted_at = True, False, now
             view.taken_over = True
-        view.tail = log_tail(session, run, task, TAIL)
+        view.tail = log_tail(session, run, task, attempt_state.TAIL)
         views[task.name] = view
     if attempt.clustered:  # reported before, to a process that is gone
         for view in views.values():
             view.port_open = not view.restarted
-    return AttemptState(
+    return attempt_state.AttemptState(
         config=session.config,
         tasks=views,
         started=now - max(0.0, moment - attempt.started),
@@ -123,7 +116,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
 
 
 def until_decided(
-    watched: Watched, state: AttemptState, follower: Follower, restarts: TaskRestarts
+    watched: Watched, state: attempt_state.AttemptState, follower: Follower, restarts: TaskRestarts
 ) -> Decision:
     observers = [observer(watched) for observer in OBSERVERS]
     while True:
@@ -161,7 +154,7 @@ def until_decided(
 
 
 def follow_restarted(
-    watched: Watched, state: AttemptState, follower: Follower, done: Restarted
+    watched: Watched, state: attempt_state.AttemptState, follower: Follower, done: Restarted
 ) -> None:
     """Follow a task that was restarted alone; one that could not be has failed."""
     view, now = state.tasks[done.task.name], watched.session.clock.awake()
@@ -179,17 +172,17 @@ def follow_restarted(
     follower.follow(view.task, node)
 
 
-def give_up_restarts(state: AttemptState, now: float) -> None:
+def give_up_restarts(state: attempt_state.AttemptState, now: float) -> None:
     """Expect no end of tasks whose restart was still being prepared when the attempt ended."""
     for view in state.tasks.values():
         if view.restarted and view.restarted_at is None and not view.ended:
             view.lost, view.ended_at = "the attempt ended before it was restarted", now
 
 
-def report_when_formed(watched: Watched, state: AttemptState) -> None:
+def report_when_formed(watched: Watched, state: attempt_state.AttemptState) -> None:
     """Report and record once that the cluster has formed."""
     session = watched.session
-    if not detect_formation(state, session.clock.awake()):
+    if not attempt_state.detect_formation(state, session.clock.awake()):
         return
     after = round(state.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
@@ -197,7 +190,7 @@ def report_when_formed(watched: Watched, state: AttemptState) -> None:
     save_observed(watched, state)
 
 
-def report_grpc(watched: Watched, state: AttemptState) -> None:
+def report_grpc(watched: Watched, state: attempt_state.AttemptState) -> None:
     """Warn once in a run, and record, that GPUs exchange gradients over gRPC."""
     seen = next((view for view in state.tasks.values() if view.grpc), None)
     if seen is None or state.collectives is not None:
@@ -210,7 +203,7 @@ def report_grpc(watched: Watched, state: AttemptState) -> None:
     save_observed(watched, state)
 
 
-def warn_of_full_disks(session: Session, state: AttemptState) -> None:
+def warn_of_full_disks(session: Session, state: attempt_state.AttemptState) -> None:
     """Warn once in an attempt of each disk that is nearly full."""
     for view in state.tasks.values():
         if view.free is not None and new(state, f"disk of {view.task.node}"):
@@ -220,7 +213,7 @@ def warn_of_full_disks(session: Session, state: AttemptState) -> None:
             )
 
 
-def save_observed(watched: Watched, state: AttemptState) -> None:
+def save_observed(watched: Watched, state: attempt_state.AttemptState) -> None:
     """Record what is known of the running attempt."""
     run = with_attempt(watched.run, collectives=state.collectives)
     if state.formed_after is not None:
@@ -228,21 +221,21 @@ def save_observed(watched: Watched, state: AttemptState) -> None:
     watched.run = save_run(watched.session, run)
 
 
-def drain(state: AttemptState, follower: Follower, clock: Clock) -> None:
+def drain(state: attempt_state.AttemptState, follower: Follower, clock: Clock) -> None:
     """Process all events that have arrived; waits for a first one."""
     with suppress(Empty):
         take(state, follower.events.get(TICK), clock.awake())
         take_all(state, follower, clock)
 
 
-def take_all(state: AttemptState, follower: Follower, clock: Clock) -> None:
+def take_all(state: attempt_state.AttemptState, follower: Follower, clock: Clock) -> None:
     """Process all events that have arrived."""
     with suppress(Empty):
         while True:
             take(state, follower.events.get(0), clock.awake())
 
 
-def take(state: AttemptState, event: Event, now: float) -> None:
+def take(state: attempt_state.AttemptState, event: Event, now: float) -> None:
     view = state.tasks[event.task.name]
     if view.task.attempt != event.task.attempt:  # late news of an earlier attempt
         return
@@ -271,7 +264,7 @@ def take(state: AttemptState, event: Event, now: float) -> None:
         view.stopped_since = (view.stopped_since or now) if news.frozen else None
 
 
-def over(view: TaskView, end: AttemptEnd, now: float) -> None:
+def over(view: attempt_state.TaskView, end: AttemptEnd, now: float) -> None:
     if end.state == "absent" and view.restarted and not view.tail:
         view.begun = True  # its restart was recorded by a process that is gone
         return
@@ -286,7 +279,7 @@ def over(view: TaskView, end: AttemptEnd, now: float) -> None:
         view.lost = "its node has no trace of it any more"
 
 
-def drain_ended(session: Session, state: AttemptState, follower: Follower) -> None:
+def drain_ended(session: Session, state: attempt_state.AttemptState, follower: Follower) -> None:
     """Wait for the last bytes and exit codes of tasks that were just stopped."""
     limit = session.clock.awake() + LAST_WORDS
     while session.clock.awake() < limit:

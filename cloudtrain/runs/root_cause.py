@@ -14,13 +14,7 @@ from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Task
 from cloudtrain.diagnosis.hints import hint_for
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, never_served, serves
 from cloudtrain.runs.task_commands import OutOfMemory
-from cloudtrain.training.log_text import (
-    headline,
-    last_exception,
-    last_lines,
-    own_frame,
-    reports_lost_peer,
-)
+from cloudtrain.training import log_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +59,7 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
         kind=kind,
         text=text,
         exit_code=code if number is None else -number,
-        last_lines=last_lines(first.log),
+        last_lines=log_text.last_lines(first.log),
         hint=hint_for(kind, first.log, number, ended=code is not None),
         collateral=tuple(seen.task.name for seen in others),
         lost_peer=_rank(first) == COLLATERAL,
@@ -75,8 +69,8 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
 
 def _left_alone(cause: Cause, first: Observation, observations: Sequence[Observation]) -> Cause:
     """The cause, with peers that had ended with 0 before, if its task then lacked them."""
-    text = last_exception(first.log)
-    if cause.kind != "exit" or not (reports_lost_peer(text) or _OUT_OF_STEP.search(text)):
+    text = log_text.last_exception(first.log)
+    if cause.kind != "exit" or not (log_text.reports_lost_peer(text) or _OUT_OF_STEP.search(text)):
         return cause
     finished = tuple(
         (seen.task.name, (first.ended or seen.ended) - seen.ended)
@@ -139,8 +133,8 @@ def _rank(seen: Observation) -> int:
         return NOTHING
     number = _signal_number(seen.exit_code)
     # TensorFlow may crash while it winds up after a peer's death.
-    if number in (None, signal.SIGABRT, signal.SIGSEGV) and reports_lost_peer(
-        last_exception(seen.log)
+    if number in (None, signal.SIGABRT, signal.SIGSEGV) and log_text.reports_lost_peer(
+        log_text.last_exception(seen.log)
     ):
         return COLLATERAL
     return EXIT if number is None else SIGNAL
@@ -170,11 +164,11 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[CauseKind, st
         return "oom", CAUSES["oom"].words
     early = "" if seen.joined else " (before it joined the cluster)"
     for kind, facts in CAUSES.items() if number is None or number in CRASHES else ():
-        if facts.log is not None and re.search(facts.log, last_exception(seen.log)):
+        if facts.log is not None and re.search(facts.log, log_text.last_exception(seen.log)):
             return kind, facts.words.format(code=seen.exit_code) + early
     if number is not None:
         return "signal", CAUSES["signal"].words.format(signal=signal.Signals(number).name) + early
-    reason, text = headline(seen.log), CAUSES["exit"].words.format(code=seen.exit_code)
+    reason, text = log_text.headline(seen.log), CAUSES["exit"].words.format(code=seen.exit_code)
     text += f": {reason}" if reason else ""
     return "exit" if seen.joined else "not_started", text + early
 
@@ -197,7 +191,7 @@ def finished_first(task: str, text: str, finished: Sequence[tuple[str, float]], 
 
     Keras' `evaluate` and `save` call collectives on every rank:
     https://github.com/tensorflow/tensorflow/issues/38635, #36153, #37112 (a batch more), #31252."""
-    frame = own_frame(text)
+    frame = log_text.own_frame(text)
     names = some([name for name, _ in finished])
     first, last = min(ago for _, ago in finished), max(ago for _, ago in finished)
     span = f"{first:.0f} to {last:.0f}" if round(first) != round(last) else f"{last:.0f}"
