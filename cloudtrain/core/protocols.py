@@ -31,6 +31,9 @@ Journal = Callable[["Event"], None]
 Providers write PlacementTried before they request anything there, NodeRequested and
 NodeDeletionBegun, ResourceRequested before they create anything else, and PlacementRefused for a
 placement without capacity."""
+Expected = Mapping[str, float] | None
+"""Nodes that an earlier call requested without a recorded answer, by name, with the Unix time of
+the request: they may exist and not be listed yet, as a cloud may list a new node late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,21 +168,14 @@ class Provider(Protocol):
         Each finding says what was done and what it cost; none if the cloud validates nothing."""
 
     def create(
-        self,
-        plan: Plan,
-        identity: Identity,
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, plan: Plan, identity: Identity, journal: Journal, expected: Expected = None
     ) -> tuple[Node, ...]:
         """Create all nodes of the plan in parallel; returns them in the plan's order. Adopts
         existing nodes.
 
         A stopped node is restarted with its disk unchanged. All or nothing: if one node cannot be
         created, those created by this call are deleted and the next placement is tried. Raises
-        CapacityError, QuotaError, … with every placement's refusal.
-
-        `expected` has the nodes that an earlier call requested without a recorded answer, by name,
-        with the Unix time of the request: they may exist and not be listed yet."""
+        CapacityError, QuotaError, … with every placement's refusal."""
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         """List every node of the cluster, in the places where it may be by its record and config. A
@@ -193,7 +189,7 @@ class Provider(Protocol):
         self,
         cluster: str,
         journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        expected: Expected = None,
         *,
         spared: Collection[str] = (),
         claimed: Collection[str] = (),
@@ -202,17 +198,12 @@ class Provider(Protocol):
 
         Raises LeftoverError naming what is left, NotAskedError naming the places where something
         may be left. Returns places that did not answer and in which, by the record, the cluster
-        never was. `expected` has recently requested nodes by name, with the Unix time of the
-        request: a cloud may list a new node late, so they are waited for. Nodes in the places
-        `spared` are kept. `claimed`: generations that are deleted although, by their labels, a
-        creation may be at work on them."""
+        never was. The nodes of `expected` are waited for. Those in the places `spared` are kept.
+        `claimed`: generations that are deleted although, by their labels, a creation may be at work
+        on them."""
 
     def remove(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, cluster: str, names: Sequence[str], journal: Journal, expected: Expected = None
     ) -> None:
         """Delete these nodes as `destroy` does, and nothing else of the cluster."""
 

@@ -17,6 +17,7 @@ from cloudtrain.core.partial_list import (
 )
 from cloudtrain.core.protocols import (
     Allowance,
+    Expected,
     Finding,
     Journal,
     MachineFacts,
@@ -101,11 +102,7 @@ class CloudProvider(Generic[NetworkT]):
         return evidence(self._account, plan, self._account.places(plan))
 
     def create(
-        self,
-        plan: Plan,
-        identity: Identity,
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, plan: Plan, identity: Identity, journal: Journal, expected: Expected = None
     ) -> tuple[Node, ...]:
         there = self._adopted(plan, journal)
         plan = replace(plan, generation=self._generation(plan, there, expected or {}, journal))
@@ -184,7 +181,7 @@ class CloudProvider(Generic[NetworkT]):
         self,
         cluster: str,
         journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        expected: Expected = None,
         *,
         spared: Collection[str] = (),
         claimed: Collection[str] = (),
@@ -234,11 +231,7 @@ class CloudProvider(Generic[NetworkT]):
         )
 
     def remove(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, cluster: str, names: Sequence[str], journal: Journal, expected: Expected = None
     ) -> None:
         seen = self._seen(cluster)
         newer: list[Vm | Resource] = []

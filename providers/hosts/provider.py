@@ -17,7 +17,7 @@ from cloudtrain.core.model import ClusterConfig, Holding, Identity, Node, NodeSt
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.paths import shown, some
-from cloudtrain.core.protocols import Finding, Journal
+from cloudtrain.core.protocols import Expected, Finding, Journal
 from cloudtrain.core.retry import AWAY, Retry
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
@@ -81,11 +81,7 @@ class HostsProvider(OwnMachines):
         return {str(slots[0].task): said for slots, said in zip(machines, answers, strict=True)}
 
     def create(
-        self,
-        plan: Plan,
-        identity: Identity,
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, plan: Plan, identity: Identity, journal: Journal, expected: Expected = None
     ) -> tuple[Node, ...]:
         cluster = plan.config.name
         names = [node.name for node in plan.nodes]
@@ -137,7 +133,7 @@ class HostsProvider(OwnMachines):
         self,
         cluster: str,
         journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        expected: Expected = None,
         *,
         spared: Collection[str] = (),
         claimed: Collection[str] = (),
@@ -173,11 +169,7 @@ class HostsProvider(OwnMachines):
         return ()
 
     def remove(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, cluster: str, names: Sequence[str], journal: Journal, expected: Expected = None
     ) -> None:
         """Remove nodes. A home without other nodes is cleared, as by `destroy`."""
 

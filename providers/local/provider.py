@@ -30,7 +30,7 @@ from cloudtrain.core.model import (
 )
 from cloudtrain.core.owner import login
 from cloudtrain.core.partial_list import NotAsked, PartialList
-from cloudtrain.core.protocols import Finding, Journal
+from cloudtrain.core.protocols import Expected, Finding, Journal
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
 from cloudtrain.providers.local import environment, processes, trash
@@ -81,11 +81,7 @@ class LocalProvider(OwnMachines):
         )
 
     def create(
-        self,
-        plan: Plan,
-        identity: Identity,
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, plan: Plan, identity: Identity, journal: Journal, expected: Expected = None
     ) -> tuple[Node, ...]:
         if not (system := environment.check_system()).ok:
             raise UsageError(system.text, hint=system.hint)
@@ -203,7 +199,7 @@ class LocalProvider(OwnMachines):
         self,
         cluster: str,
         journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        expected: Expected = None,
         *,
         spared: Collection[str] = (),
         claimed: Collection[str] = (),
@@ -216,11 +212,7 @@ class LocalProvider(OwnMachines):
         return ()
 
     def remove(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, cluster: str, names: Sequence[str], journal: Journal, expected: Expected = None
     ) -> None:
         self._end_fork_server(cluster)
         folders = [self._cluster_folder(cluster) / name for name in names]

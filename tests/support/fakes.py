@@ -23,7 +23,7 @@ from cloudtrain.core.model import (
     Plan,
 )
 from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.core.protocols import Finding, Journal, Principal
+from cloudtrain.core.protocols import Expected, Finding, Journal, Principal
 from cloudtrain.core.shell import Secret
 
 
@@ -57,11 +57,7 @@ class FakeProvider:
         return self.rehearsed
 
     def create(
-        self,
-        plan: Plan,
-        identity: Identity,
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, plan: Plan, identity: Identity, journal: Journal, expected: Expected = None
     ) -> tuple[Node, ...]:
         cluster = self.cloud.setdefault(plan.config.name, {})
         made = []
@@ -91,7 +87,7 @@ class FakeProvider:
         self,
         cluster: str,
         journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        expected: Expected = None,
         *,
         spared: Collection[str] = (),
         claimed: Collection[str] = (),
@@ -106,11 +102,7 @@ class FakeProvider:
         return self.not_asked
 
     def remove(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        journal: Journal,
-        expected: Mapping[str, float] | None = None,
+        self, cluster: str, names: Sequence[str], journal: Journal, expected: Expected = None
     ) -> None:
         for node in self.nodes(cluster):
             if node.name in names:
