@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 
-from cloudtrain.artifacts.inventory import json_line, last_line
 from cloudtrain.artifacts.own_ends import OverRequests
 from cloudtrain.artifacts.spool_archive import spool_name
 from cloudtrain.artifacts.uploads import revealed
@@ -22,11 +21,9 @@ from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import own_ends as armed
 from cloudtrain.core.events import runs_begun
 from cloudtrain.core.model import ClusterConfig, Node
-from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.ship import program
-from cloudtrain.node.client import KEEPING, UNSEEN
 from cloudtrain.runs import own_ends
 from cloudtrain.runs.tasks import landing_of
 from cloudtrain.training.strategies import strategy_of
@@ -55,42 +52,27 @@ SHUTDOWN, SPOT_SHUTDOWN = 90.0, 30.0
 def start_agents(session: Session, run: Run) -> float:
     """Start an agent beside every task whose node exists, or warn if that is impossible. Returns
     the seconds after which their presigned uploads have to be renewed."""
-    there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
-    now, agent = session.clock.now(), program("agent")
-    sessions, unseen = False, list[str]()
+    tasks = {task.name: task for task in run.tasks}
+    there = [(t.name, node) for t in run.tasks if (node := session.node(t.node)) is not None]
+    now, sessions = session.clock.now(), False
     own_ends.record_if_on(session)
     over: dict[str, OverRequests] = {}
     with suppress(CloudtrainError):  # each agent's own requests say why
         ends = [lasts(node, now) for _, node in there]
         over = own_ends.over_requests(session, run, min(ends, default=LASTS))
 
-    def begin(item: tuple[Task, Node]) -> str | None:
+    def order(item: tuple[str, Node]) -> dict[str, object] | None:
         nonlocal sessions
-        task, node = item
-        try:
-            uploads = presigned_uploads(session, run, task, node, now)
-            alone = own_ends.order_of(session, run, task, over, lasts(node, now))
-            if not uploads and alone is None:
-                return None
-            sessions = any(upload.resumable for upload in uploads)
-            order = {**agent_order(session, run, task, node, uploads, now), "alone": alone}
-            stdin = agent.source + json_line(order)
-            done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
-        except CloudtrainError as error:
-            return f"{task.name}: {error.message}"
-        if done.stdout.strip() == UNSEEN:
-            unseen.append(node.name)
-        elif done.stdout.strip() != KEEPING:
-            return f"{task.name}: {last_line(done.stderr, done.exit_code)}"
-        return None
+        task, node = tasks[item[0]], item[1]
+        uploads = presigned_uploads(session, run, task, node, now)
+        alone = own_ends.order_of(session, run, task, over, lasts(node, now))
+        if not uploads and alone is None:
+            return None
+        sessions = any(upload.resumable for upload in uploads)
+        return {**agent_order(session, run, task, node, uploads, now), "alone": alone}
 
-    failures = [why for why in fan_out(there, begin, name=lambda item: item[1].name) if why]
-    if failures:
-        session.console.warn(
-            "nodes without an agent, which land nothing while no client supervises the run: "
-            + "; ".join(failures[:3])
-        )
-    own_ends.warn_of(unseen, session.console)
+    lack = "nodes without an agent, which land nothing while no client supervises the run: "
+    own_ends.start_on_nodes(session, program("agent"), there, order, lack=lack)
     own_ends.record(session)
     return LASTS / 2 if sessions else RENEW
 

@@ -6,13 +6,13 @@ then bills them no more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from cloudtrain.artifacts import own_ends
-from cloudtrain.artifacts.inventory import json_line
+from cloudtrain.artifacts.inventory import json_line, last_line
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.own_ends import Mark, OverRequests
 from cloudtrain.artifacts.spool import can_spool
@@ -33,10 +33,9 @@ from cloudtrain.core.events import own_ends as armed_on_record
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import some
-from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import script
-from cloudtrain.core.ship import program
+from cloudtrain.core.ship import Program, program
 from cloudtrain.node.client import KEEPING, UNSEEN
 from cloudtrain.node.formats import OVER_MARK
 from cloudtrain.runs.state_machine import grace_after_success
@@ -145,33 +144,48 @@ def watch_unused(session: Session, nodes: Sequence[Node]) -> None:
         "tick": 1.0,
         "alone": order if ends.is_on else None,
     }
+    start_on_nodes(
+        session,
+        watcher,
+        [(node.name, node) for node in nodes],
+        lambda _: told,
+        lack="nodes that do not end themselves when idle: ",
+    )
 
+
+def start_on_nodes(
+    session: Session,
+    program: Program,
+    nodes: Sequence[tuple[str, Node]],
+    order: Callable[[tuple[str, Node]], Mapping[str, Any] | None],
+    *,
+    lack: str,
+) -> None:
+    """Start this program of an agent on each node that gets an order. Warn of the others, by the
+    name that stands with them, after `lack`; and of nodes whose agents could not see their client,
+    so that they do not end them."""
     unseen: list[str] = []
 
-    def begin(node: Node) -> str | None:
-        stdin = watcher.source + json_line(told)
+    def begin(item: tuple[str, Node]) -> str | None:
+        name, node = item
         try:
-            done = session.transport.run(node, watcher.command, stdin=stdin, timeout=60.0)
+            if (told := order(item)) is None:
+                return None
+            stdin = program.source + json_line(told)
+            done = session.transport.run(node, program.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
-            return f"{node.name}: {error.message}"
+            return f"{name}: {error.message}"
         if done.stdout.strip() == UNSEEN:
             unseen.append(node.name)
         elif done.stdout.strip() != KEEPING:
-            return f"{node.name}: exit {done.exit_code}"
+            return f"{name}: {last_line(done.stderr, done.exit_code)}"
         return None
 
-    failures = [why for why in fan_out(nodes, begin, name=lambda node: node.name) if why]
+    failures = [why for why in fan_out(nodes, begin, name=lambda item: item[1].name) if why]
     if failures:
-        session.console.warn(
-            f"nodes that do not end themselves when idle: {'; '.join(failures[:3])}"
-        )
-    warn_of(unseen, session.console)
-
-
-def warn_of(unseen: Sequence[str], console: Console) -> None:
-    """Warn of nodes whose agents could not see their client, so that they do not end them."""
+        session.console.warn(f"{lack}{'; '.join(failures[:3])}")
     if unseen:
-        console.warn(
+        session.console.warn(
             f"{some(sorted(unseen))}: will not end by itself when idle, as it cannot be seen there "
             "who is connected: is its SSH server OpenSSH?"
         )
