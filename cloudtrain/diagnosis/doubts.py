@@ -8,7 +8,7 @@ from posixpath import basename, dirname
 
 from cloudtrain.core.metrics import LogLine, counts, last_loss
 from cloudtrain.core.run_record import Doubt
-from cloudtrain.diagnosis.hints import OWN_DISK, hint_for
+from cloudtrain.diagnosis.hints import hint_for, texts
 from cloudtrain.training.log_text import TRACEBACK, headline, last_exception, program_lines
 
 SHORT = 60.0
@@ -112,7 +112,11 @@ def incomplete(task: str, mine: Collection[str], everything: Collection[str]) ->
     if not said:
         return None
     more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-    hint = OWN_DISK if parts else "its save was interrupted: look at the end of the task's log"
+    hint = (
+        texts()["own_disk"]
+        if parts
+        else "its save was interrupted: look at the end of the task's log"
+    )
     text = f"{task} left an incomplete checkpoint: {said[0]}{more}"
     return Doubt(task=task, kind="checkpoint", text=text, hint=hint)
 

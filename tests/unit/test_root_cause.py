@@ -370,7 +370,7 @@ def test_each_listed_message_has_that_hint(messages: str, words: str) -> None:
         log = f"Epoch 1/5\n{message}\n".encode()
         hint = hint_for(cause_of(exited("chief0", 1, log=log)).kind, log)
         for word in re.findall(r"`([^`]+)`", words):
-            where = "its `hint` in CAUSES, or its row of diagnosis/hints.py"
+            where = "its `hint` in CAUSES, or its row of diagnosis/hints.yaml"
             assert word in str(hint), f"{message}: {where} does not say {word}"
 
 
@@ -380,7 +380,7 @@ def test_each_hint_and_cause_of_a_log_is_tried_by_a_message() -> None:
     said += [text for messages, _ in listed_hints() for text in re.findall(r"`([^`]+)`", messages)]
     said += [message["log"] for message in MESSAGES]
     said += [path.read_text("utf-8", "replace") for path in LOGS.glob("*.log")]
-    rows = [pattern for subject in hints._HINTS.values() for pattern, _ in subject]
+    rows = [pattern for subject in hints.rows().values() for pattern, _ in subject]
     rows += [facts.log for facts in CAUSES.values() if facts.log is not None]
     untried = [row for row in rows if not any(re.search(row, text) for text in said)]
     assert untried == [], "add a message to tests/data/hint_messages.md"
