@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.core.run_record import CAUSES, CauseKind
+from cloudtrain.core.yaml_table import pattern_of, read_table
 from cloudtrain.training import log_text
 
-TABLE = Path(__file__).with_name("hints.yaml")
+_table = cache(partial(read_table, Path(__file__).with_name("hints.yaml")))
 
 _MEMORY = CAUSES["oom"].hint or ""
 
@@ -69,12 +69,8 @@ def _known(text: str, subjects: Iterable[str]) -> str | None:
 @cache
 def rows() -> Mapping[str, tuple[tuple[str, str], ...]]:
     """Pattern and hint of each row of hints.yaml, by subject."""
-
-    def pattern(given: str | list[str]) -> str:
-        return given if isinstance(given, str) else "|".join(given)
-
     return {
-        name: tuple((pattern(row["if"]), row["hint"]) for row in listed)
+        name: tuple((pattern_of(row["if"]), row["hint"]) for row in listed)
         for name, listed in _table().items()
         if name != "texts"
     }
@@ -93,12 +89,3 @@ def texts() -> Mapping[str, str]:
         "driver": str(cuda.oldest_driver(newest, "H100")),
         "release": next(iter(cuda.needed("H100"))),
     }
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: Mapping[str, Any] = yaml.load(TABLE.read_bytes(), loader)
-    return found

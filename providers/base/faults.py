@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from cloudtrain.core import errors, moments
 from cloudtrain.core.dataclass import dataclass
+from cloudtrain.core.yaml_table import pattern_of, read_table
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,37 @@ wrong = Kind(errors.CloudConfigError, "region")
 full = Kind(errors.CapacityError, "zone")
 quota = Kind(errors.QuotaError, "region")
 busy = Kind(errors.BusyError, "region")
+KINDS = {
+    **{"denied": denied, "login": login, "wrong": wrong, "full": full},
+    **{"quota": quota, "busy": busy},
+}
+
+
+def rows_of(file: Path, texts: Mapping[str, str]) -> Iterator[RefusalRow]:
+    """Rows of a cloud's faults.yaml: each begins with its kind and hint, or with `error` and the
+    name of the class. `texts`: hints by the names that stand for them."""
+    for given in read_table(file):
+        (kind, first), *rest = given.items()
+        row = {**dict(rest), "words": pattern_of(given.get("words", ""))}
+        if kind == "error":
+            yield RefusalRow(getattr(errors, first), **row)
+        else:
+            yield KINDS[kind](texts.get(first, first), **row)
 
 
 class Table:
-    """The rows of one cloud, before those that all clouds share."""
+    """The rows of one cloud, of a file too, before those that all clouds share; read when they are
+    first needed. `texts`: hints that the file's rows name."""
 
-    def __init__(self, *rows: RefusalRow) -> None:
-        self._rows = [
+    def __init__(self, *rows: RefusalRow, file: Path | None = None, **texts: str) -> None:
+        self._given, self._file, self._texts = rows, file, texts
+
+    @cached_property
+    def _rows(self) -> Sequence[tuple[RefusalRow, Sequence[str], re.Pattern[str]]]:
+        read = rows_of(self._file, self._texts) if self._file is not None else ()
+        return [
             (row, tuple(map(_key, row.codes.split())), re.compile(row.words))
-            for row in (*rows, *SHARED)
+            for row in (*self._given, *read, *SHARED)
         ]
 
     def row(self, code: str, words: str = "") -> RefusalRow | None:

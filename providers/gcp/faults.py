@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cloudtrain.core import errors
 from cloudtrain.identities.google import LOGIN
-from cloudtrain.providers.base.faults import (
-    RefusalRow,
-    Table,
-    denied,
-    login,
-    plain,
-    quota,
-    redacted,
-    seconds,
-    wrong,
-)
+from cloudtrain.providers.base.faults import Table, plain, redacted, seconds
 from cloudtrain.providers.base.http import error_in
 
-ENABLE = "run `gcloud services enable {api} --project {consumer}`, then wait a minute"
-BILLING = (
-    "link an active billing account: `gcloud billing projects link {project} --billing-account "
-    "ID`, with an ID of `gcloud billing accounts list`"
-)
-SUSPENDED = (
-    "Google has suspended the project, which its owners were written about; they can appeal: "
-    "https://console.cloud.google.com/appeal?project={project}"
-)
 ATTACH = (
     "grant roles/iam.serviceAccountUser on the service account of `identity` to yourself "
     "(docs/gcp.md)"
@@ -37,27 +19,9 @@ ATTACH = (
 NO_ACCOUNT = (
     "check `identity`: `gcloud iam service-accounts list` shows a project's service accounts"
 )
-QUOTA_PROJECT = (
-    "you may not use the quota project {consumer} of your login: run `gcloud auth "
-    "application-default set-quota-project {project}`, or get "
-    "roles/serviceusage.serviceUsageConsumer on it"
-)
-PERIMETER = (
-    "a VPC Service Controls perimeter of your organization forbids it: its administrators find it "
-    "by that identifier and can admit this machine with an access level"
-)
-PLACES = (
-    "your organization allows other places: `gcloud org-policies describe gcp.resourceLocations "
-    "--effective --project {project}` shows which; list these in `placement` (docs/companies.md)"
-)
-ORGANIZATION = (
-    "a policy of your organization forbids it; a label that it requires goes into `tags:` "
-    "(docs/companies.md)"
-)
 RESERVATION = (
     "`gcloud compute reservations list` shows those of the project, with their zones and machines"
 )
-PROJECTS = "set `project:` to the project's id, not its name or number (`gcloud projects list`)"
 ROLE = (
     "roles/{role} is enough (docs/gcp.md): have an owner run `gcloud projects "
     "add-iam-policy-binding {project} --member=user:YOU@example.com --role=roles/{role}`"
@@ -75,195 +39,14 @@ OWN_OF_GCLOUD = frozenset({"764086051850", "32555940559"})
 login has no quota project: GoogleCloudPlatform/dlp-pdf-redaction#25, read 2026-11-26."""
 
 TABLE = Table(
-    # ── Whose project, and whether it may be used: the reasons of ErrorInfo ──
-    # https://github.com/googleapis/googleapis/blob/master/google/api/error_reason.proto
-    denied(
-        "your login names no project whose quota and services it uses: run `gcloud auth "
-        "application-default set-quota-project {project}` (and, if {api} is then said to be "
-        "disabled, `gcloud services enable {api} --project {project}`)",
-        NO_QUOTA_PROJECT,
-    ),
-    # "Permission denied on 'locations/…' (or it may not exist).", ErrorInfo with the location:
-    # https://docs.cloud.google.com/php/docs/reference/common-protos/latest/Api.ErrorReason
-    denied(PLACES, "LOCATION_POLICY_VIOLATED LOCATION_ORG_POLICY_VIOLATED", scope="asked"),
-    denied(
-        BILLING,
-        "BILLING_DISABLED BILLING_NOT_ENABLED INACTIVE_BILLING_STATE UREQ_PROJECT_BILLING_* "
-        "ACCOUNT_DISABLED http402",
-    ),
-    denied(SUSPENDED, "CONSUMER_SUSPENDED GCP_SUSPENDED"),
-    wrong(PROJECTS, "RESOURCE_PROJECT_INVALID CONSUMER_INVALID", scope="account"),
-    # mondoohq/mql#1599 (both not found), googleapis/google-api-php-client#2422, read 2026-11-26.
-    wrong(
-        PROJECTS,
-        words=r"The resource 'projects/[^/']+' was not found|Failed to find project"
-        r"|requested project was not found|Project .*has been deleted"
-        r"|Unknown project|Invalid value for project",
-        scope="account",
-    ),
-    denied(QUOTA_PROJECT, "USER_PROJECT_DENIED"),
-    denied(PERIMETER, "SECURITY_POLICY_VIOLATED"),
-    denied(ENABLE, "ACCESS_NOT_CONFIGURED SERVICE_DISABLED SERVICE_NOT_ACTIVATED"),
-    # ── Messages that say more than their codes ──────────────────────────────
-    # "Cloud KMS error when using key …: Permission 'cloudkms.cryptoKeyVersions.useToEncrypt' denied
-    # on resource … (or it may not exist).": terraform-provider-google#5103 and #15415, read
-    # 2026-11-24. The caller needs no right on the key.
-    denied(
-        "check `disk_key`: the key must exist in the disk's region, and the project's Compute "
-        "Engine service agent, service-NUMBER@compute-system.iam.gserviceaccount.com, needs "
-        "roles/cloudkms.cryptoKeyEncrypterDecrypter on it (docs/companies.md)",
-        words=r"Cloud KMS|cloudkms\.cryptoKeyVersions\.useTo",
-    ),
-    # The constraints' names, as in https://cloud.google.com/resource-manager/docs/
-    # organization-policy/org-policy-constraints, read 2026-11-24
-    denied(PLACES, "*", r"constraints/gcp\.(managed\.)?resourceLocations", scope="asked"),
-    denied(
-        "your organization requires Secure Boot, which nodes with GPUs do not have, as it refuses "
-        "NVIDIA's kernel modules. Have this project exempted (docs/companies.md)",
-        words=r"compute\.(managed\.)?requireShieldedVm",
-    ),
-    denied(
-        "your organization allows images of other projects: `gcloud org-policies describe "
-        "compute.trustedImageProjects --effective --project {project}` shows which; `image: "
-        "ubuntu-22.04` (project ubuntu-os-cloud) works with GPUs, too (docs/companies.md)",
-        words=r"compute\.(managed\.)?trustedImageProjects",
-    ),
-    denied(
-        "your organization requires VPC flow logs, which the network that `up` creates has not: "
-        "name a subnet with flow logs in `network.subnet` (docs/companies.md)",
-        words=r"compute\.(managed\.)?requireVpcFlowLogs",
-    ),
-    denied(
-        "set `network.os_login: true` (docs/private-nodes.md)",
-        words=r"compute\.(managed\.)?requireOsLogin",
-    ),
-    denied(
-        "set `network.private: true` and `network.ssh_proxy: iap`, with a subnet that has "
-        "Cloud NAT (docs/private-nodes.md)",
-        words=r"compute\.(managed\.)?vmExternalIpAccess",
-    ),
-    wrong(
-        "set nodes.….disk_gb to the image's size or more",
-        words="disk size cannot be smaller than the image",
-        scope="asked",
-    ),
-    # Codes differ (EXTERNAL_RESOURCE_NOT_FOUND, SERVICE_ACCOUNT_ACCESS_DENIED and none are quoted);
-    # the words are those of GoogleCloudPlatform/pubsec-declarative-toolkit#607 and
-    # terraform-google-managed-instance-group#40, read 2026-11-22.
-    denied(NO_ACCOUNT, words=r"of type 'serviceAccount' was not found"),
-    denied(ATTACH, words=r"does not have access to service account"),
-    # The messages that Google's own autoscaler knows (kubernetes/autoscaler and its GKE fork,
-    # cloudprovider/gke, read 2026-11-24), there with the code CONDITION_NOT_MET among others.
-    wrong(
-        RESERVATION,
-        words=r"Specified reservations? .* do(es)? not exist"
-        r"|Could not find the given reservation|No available resources in specified reservation"
-        r"|Reservation .* is incorrect for the requested|must use ReservationAffinity of",
-        scope="account",
-    ),
-    RefusalRow(
-        errors.CapacityError,
-        words=r"Specified reservations? .* do(es)? not have available resources"
-        r"|Cannot use reservation, it requires reservation to be in READY"
-        r"|does not currently have sufficient capacity|no more capacity in the zone"
-        r"|does not have enough resources available|Insufficient (reserved )?capacity"
-        r"|is currently unavailable in the \S+ zone|(?i:stock-?out)"
-        r"|[Ll]ocation .* is not found or access is unauthorized",
-        scope="zone",
-    ),
-    denied(
-        PERIMETER, words=r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy"
-    ),
-    # ── Reasons and codes: an operation's and a response's alike ─────────────
-    # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
-    # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-resource-availability
-    RefusalRow(
-        errors.CapacityError,
-        "*RESOURCE_POOL_EXHAUSTED* *STOCKOUT RESOURCE_AVAILABILITY INSUFFICIENT_CAPACITY "
-        "VM_MIN_COUNT_NOT_REACHED",
-        scope="zone",
-    ),
-    quota(
-        "it has no free address: `gcloud compute networks subnets expand-ip-range NAME --region "
-        "{region} --prefix-length LENGTH --project {project}`, or another `network.subnet`",
-        "IP_SPACE_EXHAUSTED IP_SPACE_EXHAUSTED_WITH_DETAILS",
-    ),
-    quota(MORE, "DAILY_LIMIT_EXCEEDED", scope="account"),
-    quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED", r"_ALL_REGIONS\b|\bglobally\b", scope="account"),
-    quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED"),
-    quota(MORE, words=r"Quota limit '\w+' has been exceeded"),
-    RefusalRow(
-        errors.RateError,
-        "RATE_LIMIT_EXCEEDED USER_RATE_LIMIT_EXCEEDED CONCURRENT_LIMIT_EXCEEDED "
-        "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED RESOURCE_EXHAUSTED",
-    ),
-    RefusalRow(
-        errors.TransientError,
-        "INTERNAL* BACKEND_ERROR SERVICE_UNAVAILABLE UNAVAILABLE *TIMEOUT DEADLINE_EXCEEDED "
-        "ABORTED *_BACKEND_UNAVAILABLE *_STATUS_UNAVAILABLE",
-    ),
-    RefusalRow(
-        errors.BusyError,
-        "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409",
-    ),
-    # "IP '10.0.0.2' is already being used by another resource.": hashicorp/terraform#18998 and
-    # kubernetes/kubernetes#66762 quote the words and the code, read 2026-11-23.
-    RefusalRow(errors.AddressTakenError, "IP_IN_USE_BY_ANOTHER_RESOURCE", scope="zone"),
-    RefusalRow(
-        errors.NameTakenError,
-        "ALREADY_EXISTS RESOURCE_ALREADY_EXISTS DUPLICATE",
-        scope="account",
-        hint="choose another `name`, or delete the resource that has it",
-    ),
-    denied(
-        "a free trial has no GPUs and no TPUs: activate the full account at "
-        "https://console.cloud.google.com/billing",
-        words=r"free[- ](trial|tier)",
-    ),  # tensorflow/tpu#124, read 2026-11-26
-    denied(
-        BILLING, words=r"[Bb]illing (account|must be enabled|is disabled|disabled|to be enabled)"
-    ),
-    denied(SUSPENDED, words=r"has been suspended"),
-    denied(QUOTA_PROJECT, words=r"does not have required permission to use project"),
-    denied(ENABLE, words=r"API has not been used in project|it is disabled"),
-    # A policy of one's own has its name in the words, under any code, too:
-    # https://cloud.google.com/resource-manager/docs/organization-policy/creating-managing-custom-constraints
-    denied(ORGANIZATION, words=r"onstraints/\w+\.|org(anization)? polic(y|ies)\b"),
-    login(LOGIN, words="insufficient authentication scopes"),
-    denied(
-        ROLE,
-        "IAM_PERMISSION_DENIED PERMISSION_DENIED PERMISSIONS_ERROR FORBIDDEN ACCESS_DENIED "
-        "INSUFFICIENT_PERMISSIONS http403",
-    ),
-    denied(ORGANIZATION, "CONDITION_NOT_MET *ORG_POLICY_* *_RESTRICTION_VIOLAT* http412"),
-    login(
-        LOGIN,
-        "AUTH_ERROR UNAUTHENTICATED UNAUTHORIZED LOGIN_REQUIRED EXPIRED ACCESS_TOKEN_* "
-        "CREDENTIALS_MISSING ACCOUNT_STATE_INVALID http401",
-    ),
-    RefusalRow(
-        errors.CloudConfigError,
-        "INVALID INVALID_* BAD_REQUEST PARSE_ERROR REQUIRED FAILED_PRECONDITION "
-        "UNSUPPORTED_OPERATION",
-    ),
-    RefusalRow(
-        errors.NotFoundError, "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"
-    ),
-    # ── Exceptions of google-auth, libcloud and requests ─────────────────────
-    RefusalRow(
-        errors.TransientError,
-        raised="google.auth.exceptions.TransportError google.auth.exceptions.TimeoutError "
-        "google.auth.exceptions.ResponseError",
-    ),
-    login(
-        LOGIN,
-        raised="google.auth.exceptions.* libcloud.common.google.GoogleAuthError "
-        "libcloud.common.types.InvalidCredsError",
-    ),
-    RefusalRow(errors.TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
+    file=Path(__file__).with_name("faults.yaml"),
+    ATTACH=ATTACH,
+    LOGIN=LOGIN,
+    MORE=MORE,
+    NO_ACCOUNT=NO_ACCOUNT,
+    RESERVATION=RESERVATION,
+    ROLE=ROLE,
 )
-"""The first row that fits counts, so what is special comes first. A new one begins with its refusal
-in tests/standins/corpus/gcp.yaml, or in tests/unit/test_gcp_faults.py if only documented."""
 
 OF_A_NEW_VM = ("RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND")
 """Codes that mean in an operation that creates a VM that the zone had no capacity after all."""
