@@ -1,7 +1,7 @@
 """One engine for what clouds refuse: a table's rows tell what a code means, and how far it reaches.
 
-Each cloud's `faults` has its rows, and reads its own form of an answer. A refusal for each row is
-in tests/standins/corpus/CLOUD.yaml, or in tests/unit/test_CLOUD_faults.py."""
+Each cloud's faults.yaml has its rows, and its `faults` reads its own form of an answer. A refusal
+for each row is in tests/standins/corpus/CLOUD.yaml, or in tests/unit/test_CLOUD_faults.py."""
 
 from __future__ import annotations
 
