@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -48,16 +48,14 @@ def names_of(option: click.Option) -> Sequence[str]:
     return [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
 
 
-def refuse_variables(
-    command: click.Command, name: str, environ: Mapping[str, str] = os.environ
-) -> None:
+def refuse_variables(command: click.Command, name: str) -> None:
     """Raise UsageError for a variable that would stand for a flag which must be typed."""
     for option in options(command):
         flag = flag_of(option)
         if flag not in ONLY_TYPED:
             continue
         for variable in (variable_of(name, option), f"CLOUDTRAIN_{flag.lstrip('-').upper()}"):
-            if environ.get(variable):
+            if os.environ.get(variable):
                 from cloudtrain.core.errors import UsageError  # which --help does not need
 
                 raise UsageError(

@@ -238,11 +238,10 @@ def await_given_up(
     over: threading.Event,
     *,
     within: float | None = None,
-    now: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Wait until the record says that the task's attempt has ended; False if it did not."""
-    began = now()
-    while within is None or now() - began < within:
+    began = time.monotonic()
+    while within is None or time.monotonic() - began < within:
         if given_up(run, handle.records.latest_run(), task):
             return True
         if over.wait(POLL):

@@ -90,12 +90,12 @@ def _metrics(lines: Iterable[LogLine], unit: Unit | None) -> dict[str, _Points]:
     return found
 
 
-def thinned(values: tuple[float, ...], most: int = POINTS) -> tuple[float, ...]:
-    """At most so many of them, evenly, with the first and the last."""
-    if len(values) <= most:
+def thinned(values: tuple[float, ...]) -> tuple[float, ...]:
+    """At most POINTS of them, evenly, with the first and the last."""
+    if len(values) <= POINTS:
         return values
-    step = (len(values) - 1) / (most - 1)
-    return tuple(values[round(number * step)] for number in range(most))
+    step = (len(values) - 1) / (POINTS - 1)
+    return tuple(values[round(number * step)] for number in range(POINTS))
 
 
 def pace_of(task: Task, lines: Sequence[LogLine]) -> Pace | None:

@@ -130,10 +130,10 @@ def program_lines(log: bytes) -> list[str]:
     return lines
 
 
-def native_errors(log: bytes, count: int = LINES_SHOWN) -> list[str]:
+def native_errors(log: bytes) -> list[str]:
     """Last error lines of TensorFlow itself: a crash leaves nothing else."""
     lines = log.decode("utf-8", "replace").splitlines()
-    return [line for line in lines if _NATIVE_ERROR.match(line)][-count:]
+    return [line for line in lines if _NATIVE_ERROR.match(line)][-LINES_SHOWN:]
 
 
 _NATIVE_ERROR = re.compile(r"[EF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d [\d:.]+: [EF] ")

@@ -38,9 +38,9 @@ def open_facts(config: ClusterConfig, hosts: Collection[str] = ()) -> tuple[File
         ) from None
 
 
-def refuse_untrusted(config: ClusterConfig, hosts: Collection[str] = ()) -> None:
+def refuse_untrusted(config: ClusterConfig) -> None:
     """Raise UntrustedError for a config with such facts."""
-    found = open_facts(config, hosts)
+    found = open_facts(config)
     if found:
         raise untrusted(config, found)
 
