@@ -61,7 +61,7 @@ def check(
     return ignored(_found(plan, deep, ignore), ignore)
 
 
-def _found(plan: Plan, deep: Console | None, ignore: Collection[str]) -> tuple[Finding, ...]:
+def _found(plan: model.Plan, deep: Console | None, ignore: Collection[str]) -> tuple[Finding, ...]:
     handle = Handle(plan.config, plan)
     missing = missing_script(plan.config)
     offline = (

@@ -92,10 +92,11 @@ class TerminalConsole:
 
     def flush(self) -> None:
         self._paced.draw()
-        self._show(self._out.rest())
-        if self._alike is not None:
-            with self._lock:
-                self._write(self._alike.rest())
+        with self._lock:
+            lines = self._out.rest()
+            if self._alike is not None:  # the last lines, so that none of them is skipped
+                lines = [*self._alike.add(lines, time.monotonic()), *self._alike.rest()]
+            self._write(lines)
 
     def _show(self, lines: list[tuple[str, str]], skipped: int = 0) -> bool:
         """Show lines of tasks, after a moment in which other tasks may print the same; True if some

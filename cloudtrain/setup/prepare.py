@@ -39,7 +39,7 @@ from cloudtrain.playbooks import (
     nvidia,
     tensorflow,
 )
-from cloudtrain.playbooks.apply import apply
+from cloudtrain.playbooks.apply import Sharing, apply
 from cloudtrain.setup import programs, stored
 from cloudtrain.setup.programs import (
     PROBE,
@@ -149,7 +149,7 @@ def pinned_image(session: Session, run: Run | None) -> ImageName | None:
 
 
 @contextmanager
-def shared_environments(session: Session) -> Iterator[SharedEnvironments | None]:
+def shared_environments(session: Session) -> Iterator[Sharing | None]:
     """Let nodes get environments from each other and from the store, unless `setup.cache` is off.
     Nodes on this machine share them without it."""
     config = session.config

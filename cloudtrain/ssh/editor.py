@@ -22,5 +22,5 @@ class EditorRemote:
 
     @property
     def uri(self) -> str:
-        """What a browser opens: https://code.visualstudio.com/docs/configure/command-line"""
+        """Address for a browser: https://code.visualstudio.com/docs/configure/command-line"""
         return f"vscode://vscode-remote/ssh-remote+{self.node}{quote(self.folder)}"

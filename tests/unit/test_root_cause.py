@@ -19,6 +19,7 @@ import cloudtrain
 from cloudtrain.core.run_record import CAUSES, Cause, CauseFacts, CauseKind, Task
 from cloudtrain.diagnosis import hints
 from cloudtrain.diagnosis.hints import hint_for
+from cloudtrain.runs.limits import LIMITS
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
