@@ -3,8 +3,8 @@ docs/internals/states.md, and the permissions to paste in docs/aws.md, docs/azur
 docs/gcp.md.
 
 Run it after a change of cloudtrain/config/*sections.py, of cloudtrain/catalog, of
-cloudtrain/runs/state_table.py, of a `Retry(…)`, or of a cloud's facts.py, permissions.py or
-the tables beside them: python tools/generate_docs.py
+cloudtrain/runs/state_table.py, of a `Retry(…)` or a wait, or of a cloud's facts.py, permissions.py
+or the tables beside them: python tools/generate_docs.py
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -23,7 +24,6 @@ from cloudtrain.config.section import KINDS, Section, defaults, rows
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Provisioning
-from cloudtrain.core.retry import WAITS
 from cloudtrain.providers.aws import permissions as aws
 from cloudtrain.providers.azure import permissions as azure
 from cloudtrain.providers.gcp import permissions as gcp
@@ -64,11 +64,23 @@ def states(now: str) -> str:
         lines += [f"\n## `{command}`\n", *state_rules(command)]
         lines += ["", *state_drawing(command)] if command == "down" else []
     lines += ["\n## Waits\n"]
-    for name, wait in WAITS.items():
-        limit = default_of(wait, "duration").strip("`")
-        lines.append(item(f"`{name}`, {limit}: {wait.until}. Else {wait.then}"))
+    lines += map(item, waits())
     lines += ["\n## Retry policies\n", *map(item, policies())]
     return between(now, "\n".join(lines) + "\n")
+
+
+def waits() -> Iterable[str]:
+    """Each limit of a wait in core/retry.py: its constant and its docstring."""
+    source = (ROOT / "cloudtrain" / "core" / "retry.py").read_text("utf-8")
+    for one, after in pairwise(ast.parse(source).body):
+        if isinstance(one, ast.Assign) and isinstance(after, ast.Expr):
+            name, text = (
+                ast.unparse(one.targets[0]),
+                " ".join(ast.literal_eval(after.value).split()),
+            )
+            if text.startswith("Until "):
+                limit = default_of(eval(ast.unparse(one.value)), "duration").strip("`")
+                yield f"`{name}`, {limit}: {text.removeprefix('Until ').rstrip('.')}"
 
 
 def policies() -> Iterable[str]:
