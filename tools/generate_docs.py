@@ -12,15 +12,15 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from cloudtrain.catalog import availability, cuda, gpus
-from cloudtrain.config import schema
 from cloudtrain.config.candidates import LISTS
-from cloudtrain.config.section import KINDS, Section, defaults, rows
+from cloudtrain.config.section import KINDS, Section, rows
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Provisioning
@@ -31,6 +31,10 @@ from cloudtrain.providers.gcp.ssh_service import PERMISSIONS as IAP
 from cloudtrain.runs import state_table
 
 ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from tools.config_schema import defaults, meanings, schema  # noqa: E402
+
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
 STATES = ROOT / "docs" / "internals" / "states.md"
@@ -309,13 +313,14 @@ def table(title: str, section: type[Section]) -> str:
     place = whole if section is ConfigFile else whole["$defs"][section.__name__]
     lines = [f"\n### {title}\n", wrapped(" ".join(f"{section.__doc__}".split())), ""]
     alike: dict[str, list[str]] = {}
+    said = meanings(section)
     for name, field in section.by_key().items():
         kind = type_of(place["properties"][name]).replace(" | ", ", ")
         default = default_of(known.get(name), kind)
         facts = [] if kind == "section" else [kind]
         facts += [f"default {default}"] if default not in ("–", "off") else []
         shown = f" ({'; '.join(facts)})" if facts else ""
-        alike.setdefault(str(field.meaning), []).append(f"`{name}`{shown}")
+        alike.setdefault(said[field.name], []).append(f"`{name}`{shown}")
     lines += [item(f"{', '.join(names)}: {meaning}") for meaning, names in alike.items()]
     return "\n".join(lines) + "\n"
 

@@ -182,13 +182,6 @@ def read_secrets(
     return {name: Secret(environ[variable]) for name, variable in config.secrets.items()}
 
 
-def schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of the file; configs/schema.json holds it."""
-    from cloudtrain.config import section, sections
-
-    return section.json_schema(sections.ConfigFile)
-
-
 def _read(path: Path) -> bytes:
     refuse_url(path)
     try:

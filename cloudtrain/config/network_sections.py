@@ -133,21 +133,18 @@ class SshProxySection(Section):
     `ssh_proxy: ssm` are short for `{iap: true}` and `{ssm: true}`."""
 
     of = model.SshProxy
-    jump: JumpHosts | None = optional(
-        "A jump host, as for `ssh -J`: `[user@]host[:port]`, several separated by commas. Your own "
-        "OpenSSH config and agent log in there."
-    )
-    iap: kinds.Boolean | None = optional(
-        "GCP: Identity-Aware Proxy, by `gcloud compute start-iap-tunnel`."
-    )
-    ssm: kinds.Boolean | None = optional("AWS: Session Manager, by `aws ssm start-session`.")
-    bastion: Bastion | None = optional(
-        "Azure: a Bastion, by `az network bastion tunnel`: `GROUP/NAME` or its resource ID."
-    )
-    command: ProxyCommand | None = optional(
-        "A command whose stdin and stdout are the connection, run without a shell. `{address}`, "
-        "`{port}`, `{name}`, `{id}`, `{zone}`, `{region}` and `{project}` are filled in."
-    )
+    jump: JumpHosts | None
+    """A jump host, as for `ssh -J`: `[user@]host[:port]`, several separated by commas. Your own
+    OpenSSH config and agent log in there."""
+    iap: kinds.Boolean | None
+    """GCP: Identity-Aware Proxy, by `gcloud compute start-iap-tunnel`."""
+    ssm: kinds.Boolean | None
+    """AWS: Session Manager, by `aws ssm start-session`."""
+    bastion: Bastion | None
+    """Azure: a Bastion, by `az network bastion tunnel`: `GROUP/NAME` or its resource ID."""
+    command: ProxyCommand | None
+    """A command whose stdin and stdout are the connection, run without a shell. `{address}`,
+    `{port}`, `{name}`, `{id}`, `{zone}`, `{region}` and `{project}` are filled in."""
 
 
 def _ssh_proxy(node: Any) -> Any:
@@ -171,76 +168,73 @@ class NetworkSection(Section):
     of = model.Network
     change = REPLACE
     subnet: kinds.Line | None = optional(
-        "An existing subnet. Default: one is chosen or created.",
         default="one cloud",
         fact=Fact(form="subnet {}", words={None: "cloudtrain's own choice of subnet"}),
     )
+    """An existing subnet. Default: one is chosen or created."""
     vpc: kinds.Line | None = optional(
-        "Instead of `subnet`: an existing network, of which the subnet in each zone or region is "
-        "used (aws: a VPC's ID; gcp: a network's name or path).",
         default="one cloud",
         fact=Fact(form="vpc {}", words={None: "cloudtrain's own choice of network"}),
     )
+    """Instead of `subnet`: an existing network, of which the subnet in each zone or region is used
+    (aws: a VPC's ID; gcp: a network's name or path)."""
     firewall: Firewall | None = optional(
-        "`own`: cloudtrain creates firewall rules or a security group. Existing ones are used as "
-        "they are, never changed or deleted. "
-        + "; ".join(f"{each.name}: {each.firewall.word}" for each in clouds() if each.firewall)
-        + ". `existing`: nothing is attached, the rules of the subnet hold (gcp, azure) "
-        "([companies.md](companies.md#networks)).",
         default="one cloud",
         fact=Fact(form="firewall {}", words={None: "cloudtrain's own firewall"}, empty="existing"),
+        text=(
+            "`own`: cloudtrain creates firewall rules or a security group. Existing ones are used "
+            "as they are, never changed or deleted. "
+            + "; ".join(f"{each.name}: {each.firewall.word}" for each in clouds() if each.firewall)
+            + ". `existing`: nothing is attached, the rules of the subnet hold (gcp, azure) "
+            "([companies.md](companies.md#networks))."
+        ),
     )
     http_proxy: Proxy | None = optional(
-        "Proxy by which the nodes reach the internet (apt, pip, uv, git, uploads, tasks), without "
-        "a user in it ([companies.md](companies.md#proxies)). This machine uses its own "
-        "`HTTPS_PROXY`.",
-        default="clouds",
-        fact=Fact(key="proxy", form="proxy {}", words={None: "no proxy"}),
+        default="clouds", fact=Fact(key="proxy", form="proxy {}", words={None: "no proxy"})
     )
+    """Proxy by which the nodes reach the internet (apt, pip, uv, git, uploads, tasks), without a
+    user in it ([companies.md](companies.md#proxies)). This machine uses its own `HTTPS_PROXY`."""
     no_proxy: tuple[HostName, ...] | None = optional(
-        "Hosts, domains or addresses that nodes reach without `http_proxy`, besides each other, "
-        "private addresses and the metadata service.",
-        default="clouds",
-        fact=Fact(words={"": "none"}),
+        default="clouds", fact=Fact(words={"": "none"})
     )
+    """Hosts, domains or addresses that nodes reach without `http_proxy`, besides each other,
+    private addresses and the metadata service."""
     ssh_from: Caller | None = optional(
-        "Source addresses that may use SSH: `auto` is the caller's own address/32, or what "
-        "`ssh_proxy` connects from; `none` opens nothing.",
-        Effect("live", "each `up` updates the firewall"),
-        default="clouds",
+        Effect("live", "each `up` updates the firewall"), default="clouds"
     )
+    """Source addresses that may use SSH: `auto` is the caller's own address/32, or what `ssh_proxy`
+    connects from; `none` opens nothing."""
     ssh_proxy: SshProxy | None = optional(
-        "What SSH goes through, for nodes without public addresses "
-        "([private-nodes.md](private-nodes.md)). Default: direct connections.",
-        Effect("live", "`up` updates the firewall; other commands use what the last `up` had"),
+        Effect("live", "`up` updates the firewall; other commands use what the last `up` had")
     )
+    """What SSH goes through, for nodes without public addresses
+    ([private-nodes.md](private-nodes.md)). Default: direct connections."""
     os_login: kinds.Boolean | None = optional(
-        "GCP: create the nodes with OS Login enabled, as organizations may require.",
-        fact=Fact(words={True: "OS Login", False: "no OS Login"}),
+        fact=Fact(words={True: "OS Login", False: "no OS Login"})
     )
+    """GCP: create the nodes with OS Login enabled, as organizations may require."""
     private: kinds.Boolean | None = optional(
-        "Create the nodes without public addresses.",
-        default="clouds",
-        fact=Fact(words={True: "no public address", False: "public address"}),
+        default="clouds", fact=Fact(words={True: "no public address", False: "public address"})
     )
+    """Create the nodes without public addresses."""
     close: kinds.Close | None = optional(
-        "Place nodes close together, in a placement group: `auto` only for machines with a fast "
-        "interconnect (100 Gbit/s or more), `on` wherever the cloud supports it, `off` never. If "
-        "the group has no capacity, the same zone is tried without it.",
-        Effect("live", "for nodes created from then on"),
-        default="clouds",
+        Effect("live", "for nodes created from then on"), default="clouds"
     )
+    """Place nodes close together, in a placement group: `auto` only for machines with a fast
+    interconnect (100 Gbit/s or more), `on` wherever the cloud supports it, `off` never. If the
+    group has no capacity, the same zone is tried without it."""
 
 
 class EndpointsSection(Section):
     """Service addresses for sovereign clouds, private endpoints and S3-compatible stores."""
 
     of = model.Endpoints
-    compute: Url | None = optional("Of the compute service.", DOWN_FIRST, default="one cloud")
-    storage: Url | None = optional("Of the object storage service.", NEXT_RUN, default="one cloud")
-    auth: Url | None = optional(
-        "Of the token service.", Effect("live", "every command reads it"), default="one cloud"
-    )
+    compute: Url | None = optional(DOWN_FIRST, default="one cloud")
+    """Of the compute service."""
+    storage: Url | None = optional(NEXT_RUN, default="one cloud")
+    """Of the object storage service."""
+    auth: Url | None = optional(Effect("live", "every command reads it"), default="one cloud")
+    """Of the token service."""
 
 
 class HostsItem(Section):
@@ -249,11 +243,13 @@ class HostsItem(Section):
     of = model.Host
     below = "[]"
     change = Effect("down first", "more machines can be added")
-    address: Address = required("Host name or address for SSH from this machine.")
-    role: kinds.Line = required("Role of the machine; indexes follow the order of the list.")
-    user: User | None = optional("User to log in as.")
-    key: kinds.Line | None = optional(
-        "Private key file; relative paths start in this file's folder.",
-        Effect("live", "every command reads it"),
-    )
-    port: kinds.SshPort | None = optional("SSH port.")
+    address: Address = required()
+    """Host name or address for SSH from this machine."""
+    role: kinds.Line = required()
+    """Role of the machine; indexes follow the order of the list."""
+    user: User | None
+    """User to log in as."""
+    key: kinds.Line | None = optional(Effect("live", "every command reads it"))
+    """Private key file; relative paths start in this file's folder."""
+    port: kinds.SshPort | None
+    """SSH port."""

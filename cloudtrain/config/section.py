@@ -1,14 +1,14 @@
 """Base of the config file's sections: reads their known fields, makes values of model.py.
 
-A field is one row of its section: `optional(…)` or `required(…)` has its meaning, the effect of a
-change, whether it may be a user's default, and how nodes are compared. `rows` lists them all."""
+A field is one row of its section: its docstring is its meaning in the documentation, `optional(…)`
+or `required(…)` has the effect of a change, whether it may be a user's default, and how nodes are
+compared. `rows` lists them all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields
 from functools import cache
-from inspect import cleandoc
 from types import UnionType
 from typing import (
     Annotated,
@@ -24,7 +24,6 @@ from typing import (
 
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.yaml_source import Block, Path, is_empty
-from cloudtrain.core.cloud import clouds
 from cloudtrain.core.dataclass import dataclass, field
 
 Kind = Literal["next run", "live", "replace", "down first"]
@@ -81,12 +80,13 @@ account; on each cloud; or on the one whose `provider` stands beside it."""
 class Field(NamedTuple):
     """A field of a section. `change` and `default` are None if the section's holds, and none."""
 
-    meaning: str
     change: Effect | None = None
     default: Providers | None = None
     fact: Fact | None = None
     key: str = ""
     """In the file."""
+    text: str = ""
+    """Its meaning, if that is no docstring."""
     required: bool = False
     name: str = ""
     """Of the section's attribute."""
@@ -94,20 +94,21 @@ class Field(NamedTuple):
 
 
 def optional(
-    meaning: str,
     change: Effect | None = None,
     *,
     default: Providers | None = None,
     fact: Fact | None = None,
     key: str = "",
+    text: str = "",
 ) -> Any:
-    """A field that may be left out. `change`: if not the section's; `default`: if it may be a
-    user's own; `key`: in the file, if it is not the attribute's name."""
-    return Field(meaning, change, default, fact, key)
+    """A field that may be left out, as one without this is. `change`: if not the section's;
+    `default`: if it may be a user's own; `key`: in the file, if it is not the attribute's name;
+    `text`: its meaning, if that is no docstring."""
+    return Field(change, default, fact, key, text)
 
 
-def required(meaning: str, change: Effect | None = None) -> Any:
-    return Field(meaning, change, required=True)
+def required(change: Effect | None = None) -> Any:
+    return Field(change, required=True)
 
 
 class FieldFault(NamedTuple):
@@ -139,12 +140,13 @@ class Section:
         """The section's fields by their keys in the file."""
         types = get_type_hints(cls, include_extras=True)
         named = {
-            name: entry for kind in reversed(cls.__mro__) for name, entry in vars(kind).items()
+            name: vars(kind).get(name, Field())
+            for kind in reversed(cls.__mro__[: cls.__mro__.index(Section)])
+            for name in vars(kind).get("__annotations__", ())
         }
         return {
             entry.key or name: entry._replace(name=name, type=types[name])
             for name, entry in named.items()
-            if isinstance(entry, Field)
         }
 
     @classmethod
@@ -225,17 +227,6 @@ def takes_none(model_class: type, name: str) -> bool:
     return type(None) in get_args(get_type_hints(model_class)[name])
 
 
-def defaults(model_class: type) -> dict[str, Any]:
-    """Defaults by field, without fields that have none."""
-    found = {}
-    for item in fields(model_class):
-        if item.default is not MISSING:
-            found[item.name] = item.default
-        elif item.default_factory is not MISSING:
-            found[item.name] = item.default_factory()
-    return found
-
-
 class FieldRow(NamedTuple):
     """One field of the file: `nodes.ROLE.machine`."""
 
@@ -272,77 +263,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return value
-
-
-# ── JSON Schema ──────────────────────────────────────────────────────────────
-
-
-def json_schema(file: type[Section]) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a file that is this section."""
-    parts: dict[str, Any] = {}
-    generated = _section_schema(file, parts)
-    rented = [cloud.name for cloud in clouds()]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "cloudtrain config",
-        **generated,
-        "required": ["strategy"],
-        "anyOf": [{"required": [name]} for name in ("provider", "any_of", "ordered")],
-        "if": {"required": ["provider"], "properties": {"provider": {"enum": rented}}},
-        "then": {"required": ["placement"]},
-        "$defs": dict(sorted(parts.items())),
-    }
-
-
-def _section_schema(section: type[Section], parts: dict[str, Any]) -> dict[str, Any]:
-    """Schema of a section; those of the sections in it are added to `parts`."""
-    properties, known = {}, defaults(section.of)
-    for key, entry in section.by_key().items():
-        schema = {**_schema(entry.type, parts), "description": entry.meaning}
-        properties[key] = _sorted(schema)
-        value = known.get(entry.name)
-        if value not in (None, (), {}) and not is_dataclass(value):
-            properties[key]["default"] = list(value) if isinstance(value, tuple) else value
-    needed = [key for key, entry in section.by_key().items() if entry.required]
-    return {
-        "additionalProperties": False,
-        "description": cleandoc(section.__doc__ or ""),
-        "properties": properties,
-        **({"required": needed} if needed else {}),
-        "type": "object",
-    }
-
-
-def _schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    inner, origin = get_args(kind), get_origin(kind)
-    if origin is Annotated:
-        for reader in kind.__metadata__:
-            if isinstance(reader, kinds.Reads):
-                return dict(reader.schema)
-        found = _schema(inner[0], parts)
-        for also in kind.__metadata__:
-            if isinstance(also, kinds.Also):
-                return {"anyOf": [also.form, *found.get("anyOf", [found])]}
-        return found
-    if origin in (Union, UnionType):
-        found = _schema(inner[0], parts)
-        return {"anyOf": [*(found["anyOf"] if set(found) == {"anyOf"} else [found]), NULL]}
-    if origin is tuple:
-        return {"items": _schema(inner[0], parts), "type": "array"}
-    if origin is dict:
-        value = {key: part for key, part in _schema(inner[1], parts).items() if key != "title"}
-        return {"additionalProperties": value, "type": "object"}
-    assert issubclass(kind, Section), f"{kind} has no reader: use one of config/fields.py"
-    if kind.__name__ not in parts:
-        parts[kind.__name__] = _section_schema(kind, parts)
-    return {"$ref": f"#/$defs/{kind.__name__}"}
-
-
-NULL = {"type": "null"}
-
-
-def _sorted(schema: Any) -> Any:
-    """The same with its keys in order, but for names of properties."""
-    if isinstance(schema, dict):
-        return {key: _sorted(part) for key, part in sorted(schema.items())}
-    return [_sorted(part) for part in schema] if isinstance(schema, list) else schema

@@ -160,61 +160,47 @@ class SetupSection(Section):
     change = Effect(
         "live", "the next `train` applies it too; what is no longer listed stays installed"
     )
-    image: Image | None = optional(
-        "A container image, such as `docker://tensorflow/tensorflow:2.17.0-gpu`, in which the "
-        "tasks run, with `packages` over it; instead of all else that `setup:` installs "
-        "([images.md](images.md))."
-    )
-    registry_user: kinds.Line | None = optional("User at the registry of `image`.", NEXT_RUN)
-    registry_password: SecretName | None = optional(
-        "Name, under `secrets`, of that user's password. It stays in the memory of what pulls the "
-        "image, and no task gets it.",
-        NEXT_RUN,
-    )
-    tensorflow: Version | None = optional(
-        "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."
-    )
-    python: Python | None = optional(
-        "`auto` (on `local` first the Python that runs cloudtrain), a version such as "
-        '`"3.11"`, or the absolute path of an interpreter on the node.'
-    )
-    keras: KerasChoice | None = optional(
-        "`auto` is `legacy` (tf_keras) if the strategy needs it with TensorFlow 2.16 or later."
-    )
-    packages: tuple[Package, ...] | None = optional("Packages for pip, optionally with versions.")
-    requirements: Requirements | None = optional(
-        "A local requirements file, pyproject.toml, uv.lock, or a run's run.json for the packages "
-        "that it had; relative paths start in this file's folder. `code:FILE` is a requirements "
-        "file in the delivered code."
-    )
-    index: Index | None = optional(
-        "A package index of your own. What it has comes from it alone, everything else from the "
-        "node's own index."
-    )
-    index_password: SecretName | None = optional(
-        "Name, under `secrets`, of the password for `index`, whose user is the one in the URL, or "
-        "`__token__`. It stays in the memory of what installs, and no task gets it."
-    )
-    install: kinds.Folders | None = optional(
-        "Folders of the delivered code that pip installs, such as `.`, with a `pyproject.toml` or "
-        "`setup.py`; for its runs alone."
-    )
-    run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
-    timeout: kinds.Duration | None = optional(
-        "Time for each line of `run`; then it is ended.", NEXT_RUN
-    )
-    cache: kinds.AutoOrOff | None = optional(
-        "`auto`: one node creates the environment, the other nodes and later clusters get it from "
-        "there or from `artifacts.store`. `off`: each node creates its own.",
-        NEXT_RUN,
-        default="any",
-    )
-    prove: kinds.AutoOrOff | None = optional(
-        "`auto`: the [compute check](failures.md#compute-check) before a run. A node that fails it "
-        "ends the run before it starts, a slow one is named. `off` skips it.",
-        NEXT_RUN,
-        default="any",
-    )
+    image: Image | None
+    """A container image, such as `docker://tensorflow/tensorflow:2.17.0-gpu`, in which the tasks
+    run, with `packages` over it; instead of all else that `setup:` installs
+    ([images.md](images.md))."""
+    registry_user: kinds.Line | None = optional(NEXT_RUN)
+    """User at the registry of `image`."""
+    registry_password: SecretName | None = optional(NEXT_RUN)
+    """Name, under `secrets`, of that user's password. It stays in the memory of what pulls the
+    image, and no task gets it."""
+    tensorflow: Version | None
+    """TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."""
+    python: Python | None
+    """`auto` (on `local` first the Python that runs cloudtrain), a version such as `"3.11"`, or the
+    absolute path of an interpreter on the node."""
+    keras: KerasChoice | None
+    """`auto` is `legacy` (tf_keras) if the strategy needs it with TensorFlow 2.16 or later."""
+    packages: tuple[Package, ...] | None
+    """Packages for pip, optionally with versions."""
+    requirements: Requirements | None
+    """A local requirements file, pyproject.toml, uv.lock, or a run's run.json for the packages that
+    it had; relative paths start in this file's folder. `code:FILE` is a requirements file in the
+    delivered code."""
+    index: Index | None
+    """A package index of your own. What it has comes from it alone, everything else from the node's
+    own index."""
+    index_password: SecretName | None
+    """Name, under `secrets`, of the password for `index`, whose user is the one in the URL, or
+    `__token__`. It stays in the memory of what installs, and no task gets it."""
+    install: kinds.Folders | None
+    """Folders of the delivered code that pip installs, such as `.`, with a `pyproject.toml` or
+    `setup.py`; for its runs alone."""
+    run: tuple[kinds.ShellLine, ...] | None
+    """Shell lines to run in order on every node."""
+    timeout: kinds.Duration | None = optional(NEXT_RUN)
+    """Time for each line of `run`; then it is ended."""
+    cache: kinds.AutoOrOff | None = optional(NEXT_RUN, default="any")
+    """`auto`: one node creates the environment, the other nodes and later clusters get it from
+    there or from `artifacts.store`. `off`: each node creates its own."""
+    prove: kinds.AutoOrOff | None = optional(NEXT_RUN, default="any")
+    """`auto`: the [compute check](failures.md#compute-check) before a run. A node that fails it
+    ends the run before it starts, a slow one is named. `off` skips it."""
 
 
 class CodeSection(Section):
@@ -222,21 +208,17 @@ class CodeSection(Section):
 
     of = model.Code
     change = NEXT_RUN
-    git: Git | None = optional(
-        "URL of a git repository. A private one is fetched by this machine, with your git or SSH "
-        "credentials."
-    )
-    ref: kinds.Line | None = optional(
-        "Branch, tag or commit of `git`. Default: the repository's default branch."
-    )
-    token: SecretName | None = optional(
-        "Name, under `secrets`, of a token for `git` over https. It stays on this machine and is "
-        "never sent to a node or task."
-    )
-    path: kinds.Line | None = optional(
-        "A local folder; relative paths start in this file's folder. `.gitignore` and "
-        "`.cloudtrainignore` are honoured."
-    )
+    git: Git | None
+    """URL of a git repository. A private one is fetched by this machine, with your git or SSH
+    credentials."""
+    ref: kinds.Line | None
+    """Branch, tag or commit of `git`. Default: the repository's default branch."""
+    token: SecretName | None
+    """Name, under `secrets`, of a token for `git` over https. It stays on this machine and is never
+    sent to a node or task."""
+    path: kinds.Line | None
+    """A local folder; relative paths start in this file's folder. `.gitignore` and
+    `.cloudtrainignore` are honoured."""
 
 
 Environment = Annotated[
@@ -266,59 +248,48 @@ class TrainSection(Section):
 
     of = model.Train
     change = NEXT_RUN
-    command: Command | None = optional(
-        "Shell line to run for every task, or a mapping of such lines by role, with `default` for "
-        "the other roles. `{output}`, `{role}`, `{index}`, `{chief.ip}`, `{ROLE.hosts}` "
-        "(`host:port,host:port` of a role's tasks), `{data.NAME}`, `{tpu}` and `{run}` are filled "
-        "in; other braces stay. Required in a `train:` section."
-    )
-    dir: kinds.Inside | None = optional("Folder inside the code in which the command starts.")
-    env: Environment | None = optional(
-        "Environment variables of the tasks; the same braces are filled in as in `command`."
-    )
-    port: kinds.TaskPort | None = optional(
-        "Port of the TensorFlow servers; with `provider: local`, that of the first one. If not "
-        "set, `local` nodes take free ports."
-    )
-    max_restarts: kinds.Restarts | None = optional(
-        "How often a run restarts after a failure that can be retried. With `parameter_server` "
-        "also how often each worker is restarted alone, while the others run on; if 0, the run "
-        "continues without it."
-    )
-    spot_retries: kinds.Restarts | None = optional(
-        "After this many refused requests for a spot node (of a restarted run, or of `up --wait`), "
-        "request it on demand, within `limits.max_price`. If not set, never."
-    )
-    retry_exit_codes: tuple[kinds.ExitCode, ...] | None = optional(
-        "Exit codes to retry, besides 42 and 143; a lost node or a signal is always retried."
-    )
-    success: SuccessChoice | None = optional(
-        "Which tasks must exit with 0 for the run to succeed. Default: by strategy."
-    )
-    tf_config: TfConfigChoice | None = optional(
-        "Whether tasks get TF_CONFIG; `auto` decides by strategy. `estimator`: an evaluator "
-        "gets the others' cluster, as `tf.estimator` requires; `auto` does so with TensorFlow 1."
-    )
-    checkpoints: FolderInside | None = optional(
-        "Checkpoint folder in a task's work folder: the chief's copy is landed, and copied to "
-        "every task's node before each attempt. If not set, a restarted multi_worker_mirrored run "
-        "starts from the beginning."
-    )
-    start_timeout: kinds.Duration | None = optional("Time for a task to open its port.")
-    stall_timeout: kinds.DurationOrOff | None = optional(
-        "End the attempt after this time without log output from any task."
-    )
-    deadline: kinds.DurationOrOff | None = optional(
-        "Maximum duration of a run, all attempts together."
-    )
-    grace: kinds.Duration | None = optional(
-        "Time between TERM and KILL when a task is ended, and for what one that has ended by "
-        "itself left in the background."
-    )
-    evaluator_grace: kinds.Duration | None = optional(
-        "Longest time for the evaluator to score the last checkpoint after success; it is ended as "
-        "soon as it has. On a cloud without `checkpoints` there is no wait, as it gets none."
-    )
+    command: Command | None
+    """Shell line to run for every task, or a mapping of such lines by role, with `default` for the
+    other roles. `{output}`, `{role}`, `{index}`, `{chief.ip}`, `{ROLE.hosts}`
+    (`host:port,host:port` of a role's tasks), `{data.NAME}`, `{tpu}` and `{run}` are filled in;
+    other braces stay. Required in a `train:` section."""
+    dir: kinds.Inside | None
+    """Folder inside the code in which the command starts."""
+    env: Environment | None
+    """Environment variables of the tasks; the same braces are filled in as in `command`."""
+    port: kinds.TaskPort | None
+    """Port of the TensorFlow servers; with `provider: local`, that of the first one. If not set,
+    `local` nodes take free ports."""
+    max_restarts: kinds.Restarts | None
+    """How often a run restarts after a failure that can be retried. With `parameter_server` also
+    how often each worker is restarted alone, while the others run on; if 0, the run continues
+    without it."""
+    spot_retries: kinds.Restarts | None
+    """After this many refused requests for a spot node (of a restarted run, or of `up --wait`),
+    request it on demand, within `limits.max_price`. If not set, never."""
+    retry_exit_codes: tuple[kinds.ExitCode, ...] | None
+    """Exit codes to retry, besides 42 and 143; a lost node or a signal is always retried."""
+    success: SuccessChoice | None
+    """Which tasks must exit with 0 for the run to succeed. Default: by strategy."""
+    tf_config: TfConfigChoice | None
+    """Whether tasks get TF_CONFIG; `auto` decides by strategy. `estimator`: an evaluator gets the
+    others' cluster, as `tf.estimator` requires; `auto` does so with TensorFlow 1."""
+    checkpoints: FolderInside | None
+    """Checkpoint folder in a task's work folder: the chief's copy is landed, and copied to every
+    task's node before each attempt. If not set, a restarted multi_worker_mirrored run starts from
+    the beginning."""
+    start_timeout: kinds.Duration | None
+    """Time for a task to open its port."""
+    stall_timeout: kinds.DurationOrOff | None
+    """End the attempt after this time without log output from any task."""
+    deadline: kinds.DurationOrOff | None
+    """Maximum duration of a run, all attempts together."""
+    grace: kinds.Duration | None
+    """Time between TERM and KILL when a task is ended, and for what one that has ended by itself
+    left in the background."""
+    evaluator_grace: kinds.Duration | None
+    """Longest time for the evaluator to score the last checkpoint after success; it is ended as
+    soon as it has. On a cloud without `checkpoints` there is no wait, as it gets none."""
 
     def to_model(self, **changes: Any) -> Any:
         lines = dict(self.command or {})
@@ -443,29 +414,25 @@ class ArtifactsSection(Section):
 
     of = model.ArtifactRules
     change = NEXT_RUN
-    store: Store | None = optional(f"{_or(f'`{kind.form}`' for kind in KINDS)}.", default="any")
-    create: kinds.Boolean | None = optional(
-        "`up` and `run` create the bucket or container if it does not exist, near the first "
-        "placement if that is in the same cloud. cloudtrain never deletes it."
+    store: Store | None = optional(
+        default="any", text=f"{_or(f'`{kind.form}`' for kind in KINDS)}."
     )
-    encryption: Encryption | None = optional(
-        "`s3://` only: the server-side encryption that each upload asks for, also those of nodes, "
-        "for a bucket whose policy demands it. `AES256`, `aws:kms` (the account's key) or "
-        "`aws:kms:KEY` (an id, ARN or alias)."
-    )
-    paths: kinds.Globs | None = optional(
-        "Files to land. `auto`: all that a task made or changed in its work folder and its node's "
-        "home, up to `limit`; or globs. `output/**` always lands."
-    )
-    limit: kinds.Size | None = optional(
-        "Most of what lands by `auto` from one task. A node that holds more is kept: exit 5."
-    )
-    require: tuple[kinds.Inside, ...] | None = optional(
-        "Globs that must match landed files for the run to succeed."
-    )
-    every: kinds.DurationOrOff | None = optional(
-        "Interval for landing during training.", default="any"
-    )
+    create: kinds.Boolean | None
+    """`up` and `run` create the bucket or container if it does not exist, near the first placement
+    if that is in the same cloud. cloudtrain never deletes it."""
+    encryption: Encryption | None
+    """`s3://` only: the server-side encryption that each upload asks for, also those of nodes, for
+    a bucket whose policy demands it. `AES256`, `aws:kms` (the account's key) or `aws:kms:KEY` (an
+    id, ARN or alias)."""
+    paths: kinds.Globs | None
+    """Files to land. `auto`: all that a task made or changed in its work folder and its node's
+    home, up to `limit`; or globs. `output/**` always lands."""
+    limit: kinds.Size | None
+    """Most of what lands by `auto` from one task. A node that holds more is kept: exit 5."""
+    require: tuple[kinds.Inside, ...] | None
+    """Globs that must match landed files for the run to succeed."""
+    every: kinds.DurationOrOff | None = optional(default="any")
+    """Interval for landing during training."""
 
 
 class DataEntry(Section):
@@ -475,22 +442,25 @@ class DataEntry(Section):
     below = ".NAME"
     change = Effect("next run", "nodes download what they lack")
     source: DataUri | None = optional(
-        f"{', '.join(f'`{kind.scheme}://`' for kind in _DATA)}: a prefix (folder) or one object; "
-        "`https://`: one object. Required.",
         key="from",
+        text=(
+            f"{', '.join(f'`{kind.scheme}://`' for kind in _DATA)}: a prefix (folder) or one "
+            "object; `https://`: one object. Required."
+        ),
     )
-    shard: kinds.Boolean | None = optional(
-        "Give rank i of n every n-th file, in equal counts, instead of all files to every node. "
-        "Ranks are the chief and the workers, or the nodes of `role`. The script must then not "
-        "shard by itself (`AutoShardPolicy.OFF`)."
-    )
-    rest: RestChoice | None = optional(
-        "Files beyond the largest equal count: `refuse` the dataset, or `drop` them."
-    )
-    role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")
+    shard: kinds.Boolean | None
+    """Give rank i of n every n-th file, in equal counts, instead of all files to every node. Ranks
+    are the chief and the workers, or the nodes of `role`. The script must then not shard by itself
+    (`AutoShardPolicy.OFF`)."""
+    rest: RestChoice | None
+    """Files beyond the largest equal count: `refuse` the dataset, or `drop` them."""
+    role: kinds.Line | None
+    """Only the nodes of this role get it. Default: all nodes."""
     requester_pays: kinds.Boolean | None = optional(
-        f"{_PAID}: your account pays for requests and traffic, as the bucket's owner "
-        "demands; for `gs://` it is `project:`, on another cloud the project of your login."
+        text=(
+            f"{_PAID}: your account pays for requests and traffic, as the bucket's owner "
+            "demands; for `gs://` it is `project:`, on another cloud the project of your login."
+        )
     )
 
 
@@ -500,13 +470,11 @@ class SharedSection(Section):
 
     of = model.SharedFolder
     change = NEXT_RUN
-    folder: SharedName | None = optional(
-        "Its name in each task's work folder. `{shared}`, `CLOUDTRAIN_SHARED`: its absolute path."
-    )
-    path: FolderOnNodes | None = optional(
-        "A folder that all nodes have already, such as an NFS mount: required with `provider: "
-        "hosts`. If not set, the first node serves one to the others."
-    )
+    folder: SharedName | None
+    """Its name in each task's work folder. `{shared}`, `CLOUDTRAIN_SHARED`: its absolute path."""
+    path: FolderOnNodes | None
+    """A folder that all nodes have already, such as an NFS mount: required with `provider: hosts`.
+    If not set, the first node serves one to the others."""
 
 
 def _shared(node: Any) -> Any:

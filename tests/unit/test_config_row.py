@@ -13,12 +13,13 @@ import pytest
 
 from cloudtrain.cluster import drift
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.config import additions, load, schema, sections
+from cloudtrain.config import additions, load, sections
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.section import REPLACE, Fact, optional
 from cloudtrain.core import model
 from cloudtrain.core.errors import ConfigError
 from tests.unit.test_config_page import generate
+from tools.config_schema import schema
 
 TEXT = "provider: gcp\nplacement: [us-central1]\nstrategy: mirrored\n"
 
@@ -30,13 +31,13 @@ class WideNetwork(model.Network):
 
 class WideSection(sections.NetworkSection):
     of = WideNetwork
-    mtu: kinds.Gigabytes | None = optional(
-        "MTU of the network.", REPLACE, default="clouds", fact=Fact(form="mtu {}")
-    )
+    mtu: kinds.Gigabytes | None = optional(REPLACE, default="clouds", fact=Fact(form="mtu {}"))
+    """MTU of the network."""
 
 
 class ConfigFile(sections.ConfigFile):
-    network: WideSection | None = optional("Network.")
+    network: WideSection | None
+    """Network."""
 
 
 @pytest.fixture
@@ -45,7 +46,9 @@ def with_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.chdir(tmp_path)
 
     old = sections.ConfigFile
-    for module in [module for name, module in sys.modules.items() if name.startswith("cloudtrain")]:
+    for module in [
+        module for name, module in sys.modules.items() if name.startswith(("cloudtrain", "tools"))
+    ]:
         if getattr(module, "ConfigFile", None) is old:
             monkeypatch.setattr(module, "ConfigFile", ConfigFile)
     additions.fields.cache_clear()
