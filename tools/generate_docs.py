@@ -20,7 +20,7 @@ from typing import Any, get_args, get_type_hints
 
 from cloudtrain.catalog import availability, cuda, gpus
 from cloudtrain.config.candidates import LISTS
-from cloudtrain.config.section import KINDS, Section, rows
+from cloudtrain.config.section import Kind, Section, rows
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Provisioning
@@ -43,6 +43,15 @@ WIDTH = 120
 WORDS = re.compile(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)\s]*\)|\S)+")
 """Texts that a line break may not divide: code, links, words."""
 BEGIN, END = "<!-- made by tools/generate_docs.py: begin -->\n", "<!-- end -->\n"
+
+
+EFFECTS: dict[Kind, str] = {
+    "next run": "the next `train` reads it",
+    "live": "`up` applies it to the existing nodes",
+    "replace": "existing nodes stay as created: `up` and `train` refuse the file, `up --replace` "
+    "recreates the nodes that differ",
+    "down first": "it describes another cluster: `up` refuses the file until `down`",
+}
 
 
 def schema_text() -> str:
@@ -281,7 +290,7 @@ def effects() -> str:
     """Effect of a change of each field: equal ones are one line."""
     lines = ["\n## A changed file\n", "Effect of a change on a running cluster:\n"]
     changes = {row.name: row.change for row in rows(ConfigFile)}
-    for kind, meaning in KINDS.items():
+    for kind, meaning in EFFECTS.items():
         notes = dict.fromkeys(each.note for each in changes.values() if each.kind == kind)
         lines += [item(f"**{kind}**: {meaning}.")]
         for note in notes:

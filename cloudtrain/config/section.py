@@ -28,14 +28,6 @@ from cloudtrain.core.dataclass import dataclass, field
 
 Kind = Literal["next run", "live", "replace", "down first"]
 
-KINDS: dict[Kind, str] = {
-    "next run": "the next `train` reads it",
-    "live": "`up` applies it to the existing nodes",
-    "replace": "existing nodes stay as created: `up` and `train` refuse the file, `up --replace` "
-    "recreates the nodes that differ",
-    "down first": "it describes another cluster: `up` refuses the file until `down`",
-}
-
 
 class Effect(NamedTuple):
     """Effect of a field's change on a cluster that is up."""
