@@ -49,8 +49,7 @@ def find_parts(
 
     `held`: paths of the chief's checkpoint files in its work folder. TensorFlow's Saver writes the
     part of each ps on that ps's disk; only complete sets are returned: all data files, and the
-    index, of one save. Raises NodeError.
-    """
+    index, of one save. Raises NodeError."""
     mine = frozenset(held)
     states = {path: _read(node, work, path, transport) for path in sorted(mine) if _is_state(path)}
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in states.items()}

@@ -60,8 +60,7 @@ def put_checkpoints(
     `nodes` by task; their work folders exist, and no task is running except an evaluator, which
     only reads. The nodes download the files themselves if the store signs requests and they reach
     it; otherwise the files go through this machine, and `say` gets the reason. Raises StoreError,
-    NodeError, NodesError; each node then has either the old folder or the new one.
-    """
+    NodeError, NodesError; each node then has either the old folder or the new one."""
     folder = normpath(folder)
     own = stored_checkpoint(run.id, store)
     usable = own is not None and own.folder == folder and torn_part(own) is None
@@ -431,7 +430,6 @@ def without_folder(content: bytes) -> bytes:
 
     A script that saves below an absolute path makes TensorFlow write absolute paths into it
     (tensorflow/python/checkpoint/checkpoint_management.py, generate_checkpoint_state_proto); in
-    another run's work folder they lead nowhere, and `latest_checkpoint` would find nothing.
-    """
+    another run's work folder they lead nowhere, and `latest_checkpoint` would find nothing."""
     folders = {found[2] for found in _PATHS.finditer(content)}
     return _PATHS.sub(rb'\1"\3"', content) if len(folders) == 1 else content

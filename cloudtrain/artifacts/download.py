@@ -39,8 +39,7 @@ def download_run(
     Files that are already there as landed are skipped, so that a repeated call continues an
     interrupted one. Raises StoreError for each file that differs from what landed, whose name is of
     none of the run's `tasks`, or in whose place is one that no earlier fetch wrote (`overwrite`
-    replaces it).
-    """
+    replaces it)."""
     manifest = read_manifest(store, run)
     if manifest is None:
         raise StoreError(

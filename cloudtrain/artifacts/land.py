@@ -28,15 +28,7 @@ from cloudtrain.artifacts.manifest import LOGS, Manifest, ManifestWriter, is_rec
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
 from cloudtrain.artifacts.spool import can_spool, ingest_spools_into, report_landed
 from cloudtrain.artifacts.uploads import Upload
-from cloudtrain.core import paths
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    NodeError,
-    NodesError,
-    NotLanded,
-    StoreAway,
-    StoreError,
-)
+from cloudtrain.core import errors, paths
 from cloudtrain.core.model import Artifact, ArtifactRules, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import is_inside, shown, size_text, sizes, some
@@ -187,7 +179,7 @@ def pending_files(
             lambda item: _unlanded(item[1], ledgers[item[0]], transport, stage or SilentStage()),
             name=lambda item: item[1].node.name,
         )
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         raise not_landed(error) from error
     return tuple(file for each in lists for file in each)
 
@@ -220,7 +212,7 @@ def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, 
     rows = os.fsdecode(done.stdout).split("\0")[:-1]
     parts = [row.split("/") for row in rows]
     if any(len(each) != 3 or not is_inside(f"{each[0]}/{each[1]}") for each in parts):
-        raise NodeError(node.name, f"its list of runs is invalid: {_names(rows)}")
+        raise errors.NodeError(node.name, f"its list of runs is invalid: {_names(rows)}")
     return tuple((run, task) for run, task, _ in parts)
 
 
@@ -233,15 +225,17 @@ done
 """
 
 
-def not_landed(error: CloudtrainError) -> CloudtrainError:
+def not_landed(error: errors.CloudtrainError) -> errors.CloudtrainError:
     """One error with every failure, whose exit code says that artifacts have not landed. Always
     another one, to be raised from `error`: an error that is its own cause has no last one."""
-    failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
-    kinds = (StoreAway, StoreError)
-    kind = next((k for k in kinds if all(isinstance(e, k) for e in failures)), NotLanded)
+    failures = list(error.failures.values()) if isinstance(error, errors.NodesError) else [error]
+    kinds = (errors.StoreAway, errors.StoreError)
+    kind = next((k for k in kinds if all(isinstance(e, k) for e in failures)), errors.NotLanded)
     if len(failures) == 1 and isinstance(error, kind):
         return error.copy_with()
-    hints = [each.hint for each in failures if isinstance(each, CloudtrainError) and each.hint]
+    hints = [
+        each.hint for each in failures if isinstance(each, errors.CloudtrainError) and each.hint
+    ]
     hints += ["the nodes are kept; run the command again to land what is missing"]
     return kind("\n".join(dict.fromkeys(str(each) for each in failures)), hint=hints[0])
 
@@ -299,8 +293,8 @@ def _on_every_node(
                 name=lambda each: each.node.name,
                 on_interrupt=stop.set,
             )
-    except CloudtrainError as error:
-        with suppress(StoreError):  # report the first error
+    except errors.CloudtrainError as error:
+        with suppress(errors.StoreError):  # report the first error
             ledger.save()
         raise not_landed(error) from error
     ledger.save()
@@ -327,7 +321,7 @@ def refuse_unsettled(source: SyncSource, synced: SyncResult) -> None:
     unread = list(synced.inventory.unread)
     if synced.unsettled or unread:
         what = [f"{source.task}/{path}" for path in synced.unsettled] + unread
-        raise NotLanded(
+        raise errors.NotLanded(
             f"{source.node.name}: unreadable, or changing while being read: {_names(what)}",
             hint="make them readable, or stop what writes to them; then run the command again",
         )
@@ -390,7 +384,7 @@ def _land_here(ledger: ManifestWriter, path: str, source: Path | bytes) -> Artif
             with source.open("rb") as file:
                 yield from iter(partial(file.read, 1 << 20), b"")
         except OSError as error:
-            raise NotLanded(f"{shown(source)}: {error.strerror or error}") from error
+            raise errors.NotLanded(f"{shown(source)}: {error.strerror or error}") from error
 
     landed = ledger.manifest.files.get(path)
     if landed is not None and landed.sha256 == sha256_of(read()):

@@ -14,15 +14,8 @@ from cloudtrain.artifacts.checkpoint_parts import Parts, PartSource, find_parts
 from cloudtrain.artifacts.inventory import Inventory, Stop, Wanted, checksums, take_inventory
 from cloudtrain.artifacts.manifest import Checkpoint, ManifestWriter, OwnManifests
 from cloudtrain.artifacts.uploads import Upload, store_files
-from cloudtrain.core import paths
+from cloudtrain.core import errors, paths
 from cloudtrain.core.dataclass import dataclass
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    NodeUnreachable,
-    StepFailed,
-    StoreError,
-    UsageError,
-)
 from cloudtrain.core.model import AUTO, Artifact, ArtifactRules, Node
 from cloudtrain.core.paths import is_inside
 from cloudtrain.core.protocols import ArtifactStore, Console, Transport
@@ -96,7 +89,7 @@ class Landing:
     def checkpoint_folder(self) -> str | None:
         folder = normpath(self.checkpoints) if self.checkpoints else None
         if folder is not None and not is_inside(folder):
-            raise UsageError(
+            raise errors.UsageError(
                 f"train.checkpoints: {self.checkpoints} is not a folder inside the work folder"
             )
         return folder
@@ -167,8 +160,7 @@ def sync_all(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> Sync
     repeat until nothing changes any more.
 
     If a connection breaks, everything is compared once more, as soon as the node answers again (the
-    transport waits for it): nothing of it is harmed by being done twice.
-    """
+    transport waits for it): nothing of it is harmed by being done twice."""
 
     def once() -> SyncResult:
         known = known_files(source.task, ledger)
@@ -176,7 +168,7 @@ def sync_all(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> Sync
 
     try:
         return once()
-    except NodeUnreachable:
+    except errors.NodeUnreachable:
         return once()
 
 
@@ -374,19 +366,19 @@ def prove_upload(
     done = transport.run(node, script('mkdir -p "$1" && printf %s "$2" >"$1/proof"', folder, word))
     if done.exit_code != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
-        raise StepFailed(node.name, f"cannot write in {folder}: {said}")
+        raise errors.StepFailed(node.name, f"cannot write in {folder}: {said}")
     listed = take_inventory(node, folder, Wanted(patterns=("proof",)), transport)
     try:
         with ThreadPoolExecutor(1) as pool:
             upload = Upload(transport=transport, store=store, pool=pool)
             arrived, detour = store_files(node, folder, {key: listed.files[0]}, upload)
         if not arrived or b"".join(store.download(key)) != word.encode():
-            raise StoreError(f"{store.uri}/{key} is not what {node.name} uploaded")
+            raise errors.StoreError(f"{store.uri}/{key} is not what {node.name} uploaded")
     finally:
         try:
             store.delete(key)
             end = "deleted"
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             end = f"left as {store.uri}/{key}: {error.message}"
     signed = "by the node, with a request signed here"
     way = detour or (signed if store.presigner else "through this machine")

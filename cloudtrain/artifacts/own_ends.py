@@ -2,8 +2,7 @@
 
 An agent (node/own_end.py) that shuts its machine down stores a mark beside the run's archives: how
 its task ended, and each file that the machine held. The mark is signed with a key that the agent
-got over SSH, and counts only if the store has every file that it names.
-"""
+got over SSH, and counts only if the store has every file that it names."""
 
 from __future__ import annotations
 

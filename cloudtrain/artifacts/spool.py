@@ -67,8 +67,7 @@ def ingest_spools(
     task's local log, of which an archive may have more; `own` are the manifests of this machine.
     Safe to kill at any point, and to repeat. The caller holds the cluster's lock.
 
-    Raises StoreError.
-    """
+    Raises StoreError."""
     names = _of_tasks(run, pending_spools(run.id, store))
     if names:
         console.say(f"ingesting {counted(len(names))} {_UNATTENDED}")

@@ -229,8 +229,7 @@ def upload_via_client(
 
     Side by side with the stream the node itself computes checksums: a file that changed while it
     was read, or that cannot be read, is not among the results. Raises StoreError, NodeUnreachable,
-    NodeError, and what `stop` raises.
-    """
+    NodeError, and what `stop` raises."""
     if not due:
         return {}
     stop = Stop(upload.stop)

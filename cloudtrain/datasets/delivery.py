@@ -32,8 +32,7 @@ of the node's home.
 
 Instance store volumes on AWS's deep learning images, the temporary disk on Azure: both are empty
 after a stop. https://docs.aws.amazon.com/dlami/latest/devguide/ami-support-policy.html,
-https://learn.microsoft.com/azure/virtual-machines/managed-disks-overview#temporary-disk
-"""
+https://learn.microsoft.com/azure/virtual-machines/managed-disks-overview#temporary-disk"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,17 +12,9 @@ from typing import Any, cast
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.cluster.session import Session, is_of_the_nodes_cloud
 from cloudtrain.config import requirements
-from cloudtrain.core import moments
+from cloudtrain.core import errors, moments
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    NodesError,
-    NotLanded,
-    RateError,
-    StepFailed,
-    TransientError,
-)
 from cloudtrain.core.image_name import ImageName, image_name
 from cloudtrain.core.model import Node
 from cloudtrain.core.run_record import Run
@@ -95,7 +87,7 @@ def prepare_nodes(session: Session, run: Run | None = None) -> Prepared:
         say = session.console.say
         try:
             apply(steps, session.nodes, session.transport, stage, sharing=sharing, note=say)
-        except (StepFailed, NodesError) as error:
+        except (errors.StepFailed, errors.NodesError) as error:
             line = requirements.line_named(session.config, str(error))
             hint = "; ".join(filter(None, (line, error.hint)))
             raise error.copy_with(hint=hint or None) if line else error from None
@@ -139,7 +131,7 @@ def pinned_image(session: Session, run: Run | None) -> ImageName | None:
     try:
         login = login_for(wanted, *containers.login_of(session.config))
         return wanted.pinned(Registry(image=wanted, login=login).digest())
-    except (TransientError, RateError) as error:
+    except (errors.TransientError, errors.RateError) as error:
         runs = [image_name(each.image) for each in session.records.runs() if each.image]
         before = [each for each in runs if each.pinned("") == wanted]
         if not before:
@@ -292,7 +284,7 @@ class SharedEnvironments:
     def _key(self, node: Node, folder: str) -> str | None:
         try:
             answer = self._session.transport.ask(node, PROBE)
-        except CloudtrainError:
+        except errors.CloudtrainError:
             return None
         facts = answer.stdout.decode("utf-8", "surrogateescape").splitlines()
         return key_of(facts, folder) if answer.exit_code == 0 and len(facts) == 6 else None
@@ -335,7 +327,7 @@ class SharedEnvironments:
             return None
         try:
             signer = stored.StoreSigner(archive, stored.archive_data(self._place, archive))
-        except CloudtrainError:
+        except errors.CloudtrainError:
             return None  # storing the next one says why
         return _Source(archive=archive, signer=signer, place="the store")
 
@@ -352,9 +344,9 @@ class SharedEnvironments:
             programs.fetch(
                 node, group.folder, source.archive, source.signer, transport, self._stop, tell
             )
-        except NotLanded:
+        except errors.NotLanded:
             raise
-        except (CloudtrainError, NoRoute) as error:
+        except (errors.CloudtrainError, NoRoute) as error:
             self._stop.check()
             self._session.console.warn(
                 f"{node.name}: cannot get {group.label} from {source.place}, so it is created "
@@ -380,9 +372,9 @@ class SharedEnvironments:
             packed = programs.pack(
                 node, group.folder, group.key, group.label, transport, self._stop, say
             )
-        except NotLanded:
+        except errors.NotLanded:
             raise
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             self._session.console.warn(f"{error}: other nodes create {group.label} themselves")
             return None
         server = ArchiveServer(packed=packed, transport=transport, stop=self._stop)
@@ -402,7 +394,7 @@ class SharedEnvironments:
         session, place = self._session, self._place
         try:
             stored.store_archive(packed, place, session.store, session.transport, self._stop)
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             session.console.warn(
                 f"{packed.archive.label} is not stored for later clusters: {error}"
             )

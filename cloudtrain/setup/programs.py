@@ -228,8 +228,7 @@ class EnvironmentArchive:
 
     `python` is its minor version ("3.12"), `bases` the Python that it was created from and links to
     it, relative to the folder of the environments, if it lies there. `store` and `folder` say where
-    it is kept; None and "" if it is not. Times are Unix times.
-    """
+    it is kept; None and "" if it is not. Times are Unix times."""
 
     key: str
     label: str
@@ -277,8 +276,7 @@ def key_of(facts: Sequence[str], folder: str) -> str:
 
     That is the recipe, whose digest is in the name of the folder (playbooks/tensorflow), the
     absolute path, which scripts of the environment name, the system, its C library and the tool
-    that unpacks. Whether its Python is there is tried on each node once it is unpacked.
-    """
+    that unpacks. Whether its Python is there is tried on each node once it is unpacked."""
     *system, home = facts
     path = folder if folder.startswith("/") else f"{home}/{folder}"
     text = json.dumps([FORMAT, path, *system])

@@ -43,8 +43,7 @@ def share_folder(session: Session, only: Sequence[Node] | None = None) -> None:
     """Have the first node serve the folder to the others, if it is rented; mount it on them, or on
     `only` some. Nothing if the first node is not among the session's: its caller prepares others.
 
-    Traffic between a cluster's nodes is open in each cloud's rules, and nothing else but SSH is.
-    """
+    Traffic between a cluster's nodes is open in each cloud's rules, and nothing else but SSH is."""
     if served_folder(session.config) is None:
         return
     server = session.node(session.plan.nodes[0].name)
@@ -68,8 +67,7 @@ def share_run_folder(
     """Create the run's part of the shared folder if it is not there, with what has landed of it, or
     with `source` if nothing has; returns its absolute path, "" without `shared:`.
 
-    What is there is never changed: a restart finds the folder as it was.
-    """
+    What is there is never changed: a restart finds the folder as it was."""
     shared = session.config.shared
     if shared is None:
         return ""

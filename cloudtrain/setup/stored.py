@@ -1,8 +1,7 @@
 """Keeps archives in the store of the artifacts, and lets nodes read them.
 
 Nodes upload the parts to a folder of that upload alone. Only this machine writes to the folder from
-which later clusters read: it copies the parts there inside the store once all have arrived.
-"""
+which later clusters read: it copies the parts there inside the store once all have arrived."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ def open_store(
 
     `endpoint` is a custom address of the store's service, `project` the config's `project:` if the
     store is of the nodes' cloud: the AWS profile for s3, the Google project for a new gs bucket.
-    `field` is the config's field with the URI.
-    """
+    `field` is the config's field with the URI."""
     kind = kind_of(uri)
     if kind is None:
         forms = ", ".join(each.form for each in KINDS)

@@ -13,15 +13,7 @@ from typing import Any
 
 from azure.core.pipeline.transport import RequestsTransport
 
-from cloudtrain.core import moments
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    CredentialsError,
-    NoBucketError,
-    PermissionsError,
-    StoreAway,
-    StoreError,
-)
+from cloudtrain.core import errors, moments
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.identities.azure import identity
@@ -222,26 +214,26 @@ class _Container:
                 raise
             return Swapped(done=False)
 
-    def explain(self, error: Exception) -> CloudtrainError | None:
+    def explain(self, error: Exception) -> errors.CloudtrainError | None:
         if not isinstance(error, self._errors.AzureError):
             return None
         text = _SIGNATURE.sub(r"\1***", str(error.message or error).split("\n")[0])
         code, status = _code(error), getattr(error, "status_code", None)
         if code in _HINTS:
-            kind = NoBucketError if code == "ContainerNotFound" else StoreError
+            kind = errors.NoBucketError if code == "ContainerNotFound" else errors.StoreError
             return kind(f"{code}: {text}", hint=_HINTS[code])
         if code in _UNKNOWN_CALLER or status == 401:
-            return CredentialsError(text, hint=_LOGIN)
+            return errors.CredentialsError(text, hint=_LOGIN)
         if status == 403:
-            return PermissionsError(f"{code}: {text}" if code else text, hint=_ROLE)
+            return errors.PermissionsError(f"{code}: {text}" if code else text, hint=_ROLE)
         if isinstance(error, self._errors.ClientAuthenticationError):  # azure-identity's own
-            return CredentialsError(text, hint=_LOGIN)
+            return errors.CredentialsError(text, hint=_LOGIN)
         if isinstance(error, self._errors.ServiceRequestError) and _NO_SUCH_HOST.search(text):
             hint = f"create one with `az storage account create --name {self._account} …`"
-            return StoreAway(text, hint=hint)  # or this machine has no network
+            return errors.StoreAway(text, hint=hint)  # or this machine has no network
         silent = (self._errors.ServiceRequestError, self._errors.ServiceResponseError)
         passes = isinstance(error, silent) or (status or 0) >= 500 or status == 429
-        kind = StoreAway if passes else StoreError
+        kind = errors.StoreAway if passes else errors.StoreError
         return kind(f"{code}: {text}" if code else text, hint=AGAIN)
 
 
@@ -330,7 +322,7 @@ def _service(account: str, endpoint: str | None) -> tuple[Any, KeyOrIdentity | N
             )
         except ValueError as error:
             text = _SIGNATURE.sub(r"\1***", str(error))
-            raise CredentialsError(
+            raise errors.CredentialsError(
                 f"AZURE_STORAGE_CONNECTION_STRING: {text}", hint="copy it from the portal again"
             ) from None
         if service.account_name == account:

@@ -2,8 +2,7 @@
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md: manifests by tag or digest;
 https://distribution.github.io/distribution/spec/auth/token/: a 401 names a service that gives
-tokens, to anyone for public images. Nothing is pulled: a manifest and a config have some kB.
-"""
+tokens, to anyone for public images. Nothing is pulled: a manifest and a config have some kB."""
 
 from __future__ import annotations
 
@@ -20,17 +19,8 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
+from cloudtrain.core import errors
 from cloudtrain.core.dataclass import dataclass, field
-from cloudtrain.core.errors import (
-    SHAPE,
-    CloudConfigError,
-    CloudError,
-    CredentialsError,
-    NotFoundError,
-    PermissionsError,
-    RateError,
-    TransientError,
-)
 from cloudtrain.core.image_name import DIGEST, ImageName, RegistryLogin
 from cloudtrain.core.shell import Secret
 
@@ -72,7 +62,7 @@ def login_for(
         return given
     try:
         Registry(image=image).digest()
-    except (CredentialsError, PermissionsError, NotFoundError):
+    except (errors.CredentialsError, errors.PermissionsError, errors.NotFoundError):
         from cloudtrain.stores.registry_logins import identity_login
 
         return identity_login(image, profile)
@@ -93,7 +83,7 @@ def login_file(image: ImageName, login: RegistryLogin | None) -> bytes:
 def refuse_on_nodes(image: ImageName, login: RegistryLogin | None) -> None:
     """Raise CredentialsError for a login with all rights of a person."""
     if login is not None and not login.for_nodes:
-        raise CredentialsError(
+        raise errors.CredentialsError(
             f"{image.registry}: a token of your own login has all your rights, so no node gets it",
             hint="act as a service account that may read there: `gcloud auth application-default "
             "login --impersonate-service-account=ACCOUNT`; or set setup.registry_user "
@@ -130,7 +120,7 @@ class Registry:
         answer = self._ask("GET", f"manifests/{self.image.reference}")
         digest, manifest = _digest_of(answer.body), self._json(answer.body)
         if self.image.digest and digest != self.image.digest:
-            raise CloudError(f"{self.image}: the registry sent another manifest, {digest}")
+            raise errors.CloudError(f"{self.image}: the registry sent another manifest, {digest}")
         architectures: tuple[str, ...] = ()
         if answer.kind in INDEXES or "manifests" in manifest:
             listed = [each for each in manifest["manifests"] if _runs(each)]
@@ -139,10 +129,10 @@ class Registry:
             )
             fit = [each for each in listed if each["platform"]["architecture"] == architecture]
             if not (fit or listed):
-                raise CloudConfigError(f"{self.image} has no image for Linux")
+                raise errors.CloudConfigError(f"{self.image} has no image for Linux")
             manifest = self._verified("manifests", (fit or listed)[0]["digest"])
         if "config" not in manifest:
-            raise CloudConfigError(
+            raise errors.CloudConfigError(
                 f"{self.image}: its manifest is of a form that Docker itself no longer reads",
                 hint="push it again with a current Docker or Podman",
             )
@@ -161,20 +151,20 @@ class Registry:
         """Whoever writes images and answers decides their form: any other is an error of theirs."""
         try:
             yield
-        except (*SHAPE, RecursionError) as error:
+        except (*errors.SHAPE, RecursionError) as error:
             raise self._strange() from error
 
-    def _strange(self) -> CloudError:
-        return CloudError(
+    def _strange(self) -> errors.CloudError:
+        return errors.CloudError(
             f"{self.image.registry} does not answer as a registry of images for {self.image}"
         )
 
     def _verified(self, what: str, digest: str) -> Any:
         if not DIGEST.fullmatch(str(digest)):
-            raise CloudError(f"{self.image}: {str(digest)[:80]!r} is no digest")
+            raise errors.CloudError(f"{self.image}: {str(digest)[:80]!r} is no digest")
         body = self._ask("GET", f"{what}/{digest}").body
         if _digest_of(body) != digest:
-            raise CloudError(f"{self.image}: the registry sent something else for {digest}")
+            raise errors.CloudError(f"{self.image}: the registry sent something else for {digest}")
         return self._json(body)
 
     def _json(self, body: bytes) -> Any:
@@ -207,7 +197,9 @@ class Registry:
         realm = named.get("realm", "")
         wanted = ("https", "http") if self.image.is_here else ("https",)
         if scheme.lower() != "bearer" or urlsplit(realm).scheme not in wanted:
-            raise CloudError(f"{self.image.registry} asks for a login of a form that is not known")
+            raise errors.CloudError(
+                f"{self.image.registry} asks for a login of a form that is not known"
+            )
         query = {name: named[name] for name in ("service", "scope") if name in named}
         headers = _basic(self.login) if self.login else {}
         answer = self._open("GET", f"{realm}?{urlencode(query)}", headers)
@@ -229,10 +221,12 @@ class Registry:
             before, url = urlsplit(url), urljoin(url, answer.headers.get("Location", ""))
             after = urlsplit(url)
             if after.scheme not in ("https", before.scheme):
-                raise CloudError(f"{before.netloc} redirects to {after.scheme}://{after.netloc}")
+                raise errors.CloudError(
+                    f"{before.netloc} redirects to {after.scheme}://{after.netloc}"
+                )
             if after.netloc != before.netloc or after.scheme != before.scheme:
                 headers.pop("Authorization", None)  # another host gets no credential of this one
-        raise CloudError(f"{self.image.registry} redirects without an end")
+        raise errors.CloudError(f"{self.image.registry} redirects without an end")
 
     def _open(self, method: str, url: str, headers: Mapping[str, str]) -> _Answer:
         if self._opener is None:
@@ -247,12 +241,12 @@ class Registry:
                     return _Answer(error.code, error.headers, error.read(1 << 16))
         except (OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
-            raise TransientError(
+            raise errors.TransientError(
                 f"{urlsplit(url).netloc} cannot be reached: {why}",
                 hint="check the registry's name in setup.image, and that this machine reaches it",
             ) from error
 
-    def _refused(self, answer: _Answer) -> CloudError:
+    def _refused(self, answer: _Answer) -> errors.CloudError:
         image, words = self.image, answer.words
         if answer.status == 401 or (answer.status == 403 and self.login is None):
             text = (
@@ -260,16 +254,16 @@ class Registry:
                 if (self.login is None)
                 else f"{image.registry} does not accept the login for {image}"
             )
-            return CredentialsError(f"{text}{words}", hint=HINT)
+            return errors.CredentialsError(f"{text}{words}", hint=HINT)
         if answer.status == 403:
-            return PermissionsError(f"{image.registry} refuses {image}{words}")
+            return errors.PermissionsError(f"{image.registry} refuses {image}{words}")
         if answer.status == 404:
             hint = "check its name and tag; some registries answer so without a login"
-            return NotFoundError(f"{image.registry} has no {image}{words}", hint=hint)
+            return errors.NotFoundError(f"{image.registry} has no {image}{words}", hint=hint)
         if answer.status == 429:
             hint = "wait, or log in: setup.registry_user and setup.registry_password"
-            return RateError(f"{image.registry} has answered too often{words}", hint=hint)
-        kind = TransientError if answer.status >= 500 else CloudError
+            return errors.RateError(f"{image.registry} has answered too often{words}", hint=hint)
+        kind = errors.TransientError if answer.status >= 500 else errors.CloudError
         return kind(f"{image.registry} answers {answer.status} for {image}{words}")
 
 

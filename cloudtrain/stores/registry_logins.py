@@ -2,8 +2,7 @@
 
 Each is made here for one pull. None is the user's own credential, but until it expires it may read
 whatever the user may read there: docs/images.md. Sources are as of 2026-11-27, none was tried on an
-account.
-"""
+account."""
 
 from __future__ import annotations
 

@@ -11,15 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    CredentialsError,
-    NameTakenError,
-    NoBucketError,
-    PermissionsError,
-    StoreAway,
-    StoreError,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities.aws import identity
@@ -268,7 +260,7 @@ class _Bucket:
                 age=age_of(answer["LastModified"], date),
             )
 
-    def explain(self, error: Exception) -> CloudtrainError | None:
+    def explain(self, error: Exception) -> errors.CloudtrainError | None:
         """Convert an exception. Codes: the S3 API reference, "Error responses"."""
         import boto3.exceptions
 
@@ -278,13 +270,13 @@ class _Bucket:
             refusal = error.response.get("Error", {})
             code, text = str(refusal.get("Code", "")), str(refusal.get("Message") or error)
             if _status(error) >= 500 or _status(error) == 429:
-                return StoreAway(f"{code}: {text}", hint=AGAIN)
+                return errors.StoreAway(f"{code}: {text}", hint=AGAIN)
             refused = _refusal(code, f"{code}: {text}")
             return self._identity.cured(refused) if code in _WHO else refused
         if isinstance(error, self._errors.ConnectionError | self._errors.HTTPClientError):
-            return StoreAway(str(error), hint="check that the store is reachable")
+            return errors.StoreAway(str(error), hint="check that the store is reachable")
         if isinstance(error, self._errors.BotoCoreError | boto3.exceptions.Boto3Error):
-            return StoreError(str(error), hint="check that the store is reachable")
+            return errors.StoreError(str(error), hint="check that the store is reachable")
         return None
 
 
@@ -318,28 +310,28 @@ _WHO = (
 )
 
 
-def _refusal(code: str, text: str) -> CloudtrainError:
+def _refusal(code: str, text: str) -> errors.CloudtrainError:
     if code in _WHO:
-        return CredentialsError(text)
+        return errors.CredentialsError(text)
     if code in ("AccountProblem", "NotSignedUp", "AllAccessDisabled"):
         # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, read 2026-11-26
-        return PermissionsError(
+        return errors.PermissionsError(
             text,
             hint="see https://console.aws.amazon.com/billing for what AWS wants of the account",
         )
     if code in ("AccessDenied", "403"):
-        return PermissionsError(
+        return errors.PermissionsError(
             text,
             hint="docs/aws.md lists the permissions that an s3:// store needs; a bucket's policy "
             "may also demand `artifacts.encryption`, and for `data:` its owner `requester_pays`",
         )
     if code in ("NoSuchBucket", "404"):
-        return NoBucketError(
+        return errors.NoBucketError(
             text, hint="run `aws s3 mb s3://BUCKET`, or set `artifacts.create: true`"
         )
     if code == "BucketAlreadyExists":
-        return NameTakenError(text, hint="names are shared by all accounts: use another one")
-    return StoreError(text, hint=AGAIN)
+        return errors.NameTakenError(text, hint="names are shared by all accounts: use another one")
+    return errors.StoreError(text, hint=AGAIN)
 
 
 def _status(error: Any) -> int:
