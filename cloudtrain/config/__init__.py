@@ -28,7 +28,6 @@ __all__ = [
     "load",
     "load_again",
     "read_secrets",
-    "schema",
     "to_json",
     "with_candidate",
 ]
