@@ -36,6 +36,8 @@ PLACES = [
     client("virtual"),
     client("path", "http://127.0.0.1:9000"),
     client("virtual", token="a/temporary+token=="),
+    client("path", "https://s3.example:443"),
+    client("virtual", "http://s3.example:80", token=""),
 ]
 
 
@@ -78,3 +80,12 @@ def test_what_cannot_be_learned_from_boto3_is_signed_by_it() -> None:
         urls.url("get_object", "key", 60, wanted) == "https://elsewhere.example/of-another-form?X=1"
     )
     assert urls._starts == {"get_object": ""}
+
+
+def test_other_keys_and_another_day_have_another_signing_key() -> None:
+    urls = QuickUrls("my-bucket", *client("virtual"))
+    given = [("one", "20261127/r/s3/aws4_request"), ("two", "20261127/r/s3/aws4_request")]
+    given += [("one", "20261128/r/s3/aws4_request"), given[0]]
+    keys = [urls._signing_key(*each) for each in given]
+    assert len(set(keys)) == 3
+    assert keys[0] == keys[3]
