@@ -101,9 +101,13 @@ writing = _thread.allocate_lock()
 
 
 def tell(fact: object) -> None:
+    tell_lines(short_json.written(fact) + "\n")
+
+
+def tell_lines(text: str) -> None:
     try:
         with writing:
-            sys.stdout.write(short_json.written(fact) + "\n")
+            sys.stdout.write(text)
             sys.stdout.flush()
     except BrokenPipeError:  # found before `leave` has run
         os._exit(1)

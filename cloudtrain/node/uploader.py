@@ -16,12 +16,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from cloudtrain.node import client, web
+from cloudtrain.node import client, quick_uploads, web
 
 IN_MEMORY = 1 << 20
 AT_ONCE = 64
-"""Files that are uploaded side by side: a small one waits for the store, not for this node. What a
-store refuses as too much (S3: 3,500 PUTs a second) waits, and its thread with it."""
+"""Files that are uploaded side by side, each in a thread: those that are not small, or refused as
+too much (S3: 3,500 PUTs a second) and waiting."""
+WAITING = 4 * quick_uploads.MOST
+"""Orders in hand: those in work and the next ones."""
 PARTS = 16
 """Parts of large files that are uploaded side by side."""
 GIVE_UP = 2 * PARTS
@@ -34,19 +36,32 @@ def main() -> None:
     os.chdir(client.plain(order["folder"]))
     uploader = Uploader()
     client.attend()
-    room = threading.Semaphore(4 * AT_ONCE)
+    room = threading.Semaphore(WAITING)
     threading.stack_size(1 << 19)
     pool = ThreadPoolExecutor(AT_ONCE)
 
-    def work(line: bytes) -> None:
+    def work(file: "dict[str, Any]") -> None:
         try:
-            client.tell(uploader.store(json.loads(line.decode())))
+            client.tell(uploader.store(file))
         finally:
             room.release()
 
+    def carefully(file: "dict[str, Any]") -> None:
+        pool.submit(work, file)
+
+    def told(count: int) -> None:
+        for _ in range(count):
+            room.release()
+
+    quick = quick_uploads.QuickUploads(uploader.web, carefully, told, uploader.hope)
     for line in sys.stdin.buffer:
         room.acquire()
-        pool.submit(work, line)
+        file = json.loads(line.decode())
+        if file["piece"] or len(file["requests"]) > 1:
+            carefully(file)
+        else:
+            quick.add(file)
+    quick.finish()
     pool.shutdown()
 
 
@@ -57,6 +72,12 @@ class Uploader:
         self.refusals = 0
         self.refusal = ""
 
+    def hope(self, well: bool) -> bool:
+        """False once everything is refused; `well`: a file was not."""
+        if well:
+            self.refusals = 0
+        return self.refusals < GIVE_UP
+
     def store(self, file: "dict[str, Any]") -> "dict[str, Any]":
         """Upload one file; returns its digests and receipts, or the reason of the failure."""
         answer = {"n": file["n"]}  # type: dict[str, Any]
@@ -64,9 +85,9 @@ class Uploader:
             return dict(answer, why="refused", text=self.refusal)
         try:
             with open(client.plain(file["source"]), "rb", buffering=0) as source:
-                before = stamp(source.fileno())
+                before = web.stamp(source.fileno())
                 answer.update(self.sent(file, source.fileno(), before[0]))
-                if stamp(source.fileno()) != before or answer["size"] != before[0]:
+                if web.stamp(source.fileno()) != before or answer["size"] != before[0]:
                     answer["why"] = "changed"
             self.refusals = 0
         except web.Changed:
@@ -150,11 +171,6 @@ def answer(
     size: int, whole: "hashlib._Hash", receipts: "list[dict[str, Any]]", md5: str = ""
 ) -> "dict[str, Any]":
     return {"size": size, "sha256": whole.hexdigest(), "md5": md5, "receipts": receipts}
-
-
-def stamp(file: int) -> "tuple[int, int, int, int]":
-    facts = os.fstat(file)
-    return (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
 
 
 def read(source: int, offset: int, length: int, whole: "hashlib._Hash") -> bytes:

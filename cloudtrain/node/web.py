@@ -83,8 +83,10 @@ class Part:
         self.md5, self.kept = md5, kept
         self.block = base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
         self.method = str(request["method"])
-        url = str(request["url"]).replace("{md5}", urllib.parse.quote(self.md5_64, safe=""))
-        self.url = url.replace("{block}", urllib.parse.quote(self.block, safe=""))
+        self.url = str(request["url"])
+        if "{" in self.url:
+            url = self.url.replace("{md5}", urllib.parse.quote(self.md5_64, safe=""))
+            self.url = url.replace("{block}", urllib.parse.quote(self.block, safe=""))
         self.before = str(request["before"]).replace("{md5}", self.md5_64).encode()
         self.after = str(request["after"]).encode()
         self.stored = self.md5_64 if self.before else ""
@@ -133,7 +135,7 @@ class Web:
         target = urllib.parse.urlsplit(part.url)
         server = f"{target.scheme}://{target.netloc}"
         connection, is_new = self.connection(server, target)
-        path = (target.path or "/") + ("?" + target.query if target.query else "")
+        path = path_of(target)
         is_piece = "Content-Range" in part.headers
         keep = False
         try:
@@ -219,6 +221,12 @@ class Web:
         kept = self.open.__dict__.get(server)
         if kept is not None:
             return kept, False
+        self.open.__dict__[server] = made = self.made_to(target)
+        return made, True
+
+    def made_to(self, target: "urllib.parse.SplitResult") -> "http.client.HTTPConnection":
+        """A new connection. Raises Transient, Unreachable."""
+        server = f"{target.scheme}://{target.netloc}"
         if server in self.unreachable and server not in self.reached:
             raise Unreachable(self.unreachable[server])
         made = self.made(target.scheme, target.hostname or "", target.port)
@@ -243,8 +251,7 @@ class Web:
         self.reached.add(server)
         with self.lock:
             self.connecting -= 1
-        self.open.__dict__[server] = made
-        return made, True
+        return made
 
     def made(self, scheme: str, host: str, port: "int | None") -> "http.client.HTTPConnection":
         if scheme != "https":
@@ -298,9 +305,7 @@ def exchange(
     target: "urllib.parse.SplitResult",
     path: str,
 ) -> "answers.Answer":
-    length = len(part.before) + part.length + len(part.after)
-    headers = dict(part.headers, **{"Content-Length": str(length)})
-    first, sock = answers.head(part.method, target, path, headers), connection.sock
+    first, sock = head(part, target, path), connection.sock
     try:
         if part.kept or not part.length:
             sock.sendall(first + part.before + part.kept + part.after)
@@ -313,6 +318,26 @@ def exchange(
     except (BrokenPipeError, ConnectionResetError):
         pass  # a service that refuses may answer before it has read everything
     return answers.read(sock)
+
+
+def head(part: Part, target: "urllib.parse.SplitResult", path: str) -> bytes:
+    length = len(part.before) + part.length + len(part.after)
+    headers = dict(part.headers, **{"Content-Length": str(length)})
+    return answers.head(part.method, target, path, headers)
+
+
+def path_of(target: "urllib.parse.SplitResult") -> str:
+    return (target.path or "/") + ("?" + target.query if target.query else "")
+
+
+def message(part: Part, target: "urllib.parse.SplitResult", path: str) -> bytes:
+    """The whole request, of a part whose bytes are in memory."""
+    return b"".join((head(part, target, path), part.before, part.kept, part.after))
+
+
+def stamp(file: int) -> "tuple[int, int, int, int]":
+    facts = os.fstat(file)
+    return (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
 
 
 def parsed(body: bytes) -> "dict[str, Any]":

@@ -22,7 +22,7 @@ import pytest
 from cloudtrain.artifacts.uploads import Upload, UploadResult, upload_from_node
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload
 from cloudtrain.core.shell import Secret
-from cloudtrain.node import client, uploader
+from cloudtrain.node import client, quick_uploads, uploader
 from cloudtrain.node.listing import File
 from cloudtrain.stores.file import FileStore
 from tests.standins.serve import certificate
@@ -296,6 +296,45 @@ def test_an_error_cannot_write_to_the_terminal_and_has_no_right_in_it(rig: Rig, 
     assert "sig=***" in (sent.why or "")
 
 
+def test_an_answer_that_comes_in_pieces_is_read_to_its_end(rig: Rig, told: Wire) -> None:
+    def slowly(asked: Asked) -> bytes:
+        for piece in (OK[:9], OK[9:30], OK[30:-1]):
+            asked.connection.sendall(piece)
+        return OK[-1:]
+
+    told.answer = slowly
+    arrived(rig, many(100))
+    assert len(told.asked) == 100
+
+
+def test_a_file_that_changes_while_it_is_sent_has_not_arrived(rig: Rig, told: Wire) -> None:
+    def change(asked: Asked) -> bytes:
+        if asked.path == "/run/f1":
+            (rig.task / "work" / "f1").write_bytes(b"another")
+        return OK
+
+    told.answer = change
+    sent = rig.send(many(3))
+    assert (sent.why, sent.changed, sorted(sent.arrived)) == (None, {"f1"}, ["f0", "f2"])
+
+
+def test_a_file_that_grew_or_is_gone_since_it_was_listed(rig: Rig, told: Wire) -> None:
+    files = {**many(2), "grown": bytes(quick_uploads.SMALL + 1)}
+    sizes = {**{name: len(data) for name, data in files.items()}, "grown": 1, "gone": 1}
+    sent = rig.send(files, sizes)
+    assert (sent.why, sent.changed) == (None, {"gone"})
+    assert sent.arrived["grown"].sha256 == hashlib.sha256(files["grown"]).hexdigest()
+
+
+def test_answers_that_are_never_simple_are_soon_waited_for_in_another_way(
+    rig: Rig, told: Wire
+) -> None:
+    """What goes wrong is sent twice: not each file of a store whose every answer is odd."""
+    told.answer = lambda asked: b"HTTP/1.1 100 Continue\r\n\r\n" + OK
+    arrived(rig, many(400))
+    assert len(told.asked) < 400 + 2 * quick_uploads.FEWEST + quick_uploads.DOUBT
+
+
 # ── Connections ──────────────────────────────────────────────────────────────
 
 
@@ -330,6 +369,23 @@ def test_a_certificate_that_is_not_trusted_ends_it_at_once(
     assert sent.arrived == {}
     assert "CERTIFICATE_VERIFY_FAILED" in (sent.why or "")
     assert told.connections <= uploader.AT_ONCE
+
+
+def test_there_are_more_connections_the_later_a_store_answers() -> None:
+    def most(seconds: float) -> int:
+        return quick_uploads.most(seconds)
+
+    assert [most(0.0), most(0.001), most(0.02), most(0.03), most(1.0)] == [16, 16, 100, 150, 256]
+
+
+def test_small_files_go_over_tls_side_by_side(
+    rig: Rig, told: Wire, over_tls: ssl.SSLContext
+) -> None:
+    told.before = lambda number, raw: over_tls.wrap_socket(raw, server_side=True)
+    files = {name: data * 60_000 for name, data in many(60).items()}
+    arrived(rig, files)
+    assert len(told.asked) == 60
+    assert told.connections <= quick_uploads.MOST
 
 
 # ── Who hears it ─────────────────────────────────────────────────────────────
