@@ -46,7 +46,7 @@ def most(quickest: float) -> int:
     return max(FEWEST, min(MOST, round(quickest / EACH)))
 
 
-class Connection:
+class Channel:
     """An open connection, and the file that is sent over it."""
 
     def __init__(self, target: "urllib.parse.SplitResult", sock: Any) -> None:
@@ -76,9 +76,9 @@ class QuickUploads:
         self.web, self.carefully, self.told, self.hope = over, carefully, told, hope
         self.connectors = ThreadPoolExecutor(CONNECTING)
         self.due = collections.deque()  # type: collections.deque[dict[str, Any]]
-        self.opened = collections.deque()  # type: collections.deque[Connection | None]
-        self.free = []  # type: list[Connection]
-        self.open = {}  # type: dict[int, Connection]
+        self.opened = collections.deque()  # type: collections.deque[Channel | None]
+        self.free = []  # type: list[Channel]
+        self.open = {}  # type: dict[int, Channel]
         self.connecting = self.busy = self.bytes = self.well = self.wrong = 0
         self.quickest = 0.0
         self.answers = []  # type: list[dict[str, Any]]
@@ -149,7 +149,7 @@ class QuickUploads:
         try:
             made = self.web.made_to(target)
             made.sock.setblocking(False)
-            self.opened.append(Connection(target, made.sock))
+            self.opened.append(Channel(target, made.sock))
         except (web.Transient, web.Unreachable, OSError):
             self.opened.append(None)
         self.wake()
@@ -167,7 +167,7 @@ class QuickUploads:
             elif self.due:  # which waits, tries again, or says why not
                 self.carefully(self.due.popleft())
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: Channel) -> None:
         del self.open[connection.sock.fileno()]
         connection.sock.close()
         if connection in self.free:
@@ -197,7 +197,7 @@ class QuickUploads:
 
     # ── one file ──
 
-    def send(self, connection: Connection, file: "dict[str, Any]") -> None:
+    def send(self, connection: Channel, file: "dict[str, Any]") -> None:
         source = -1
         try:  # not to wait for a pipe that took a file's place
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -224,7 +224,7 @@ class QuickUploads:
         self.bytes += size
         self.move(connection)
 
-    def move(self, connection: Connection) -> None:
+    def move(self, connection: Channel) -> None:
         """Send and receive as much as can be at once."""
         sock = connection.sock
         try:
@@ -250,7 +250,7 @@ class QuickUploads:
             pass
         self.went_wrong(connection)
 
-    def take(self, connection: Connection, answer: "answers.SimpleAnswer") -> None:
+    def take(self, connection: Channel, answer: "answers.SimpleAnswer") -> None:
         part, file = connection.part, connection.file
         assert file is not None
         md5 = web.parsed(answer.begun).get("md5Hash") if answer.begun else None
@@ -276,14 +276,14 @@ class QuickUploads:
         else:
             self.free.append(connection)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Channel) -> None:
         os.close(connection.source)
         self.busy -= 1
         self.bytes -= connection.part.length
         connection.file = connection.part = None
         connection.left = memoryview(b"")
 
-    def went_wrong(self, connection: Connection) -> None:
+    def went_wrong(self, connection: Channel) -> None:
         file = connection.file
         if file is not None:
             self.wrong += 1
