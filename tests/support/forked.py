@@ -66,7 +66,7 @@ def by_file(tests: Iterable[pytest.Item]) -> Sequence[list[pytest.Item]]:
     files: dict[str, list[pytest.Item]] = {}
     for test in tests:
         module = vars(getattr(test, "module", None) or pytest)
-        reads = "parsed" in module or "walked" in module
+        reads = not {"parsed", "walked", "nodes"}.isdisjoint(module)
         files.setdefault("sources" if reads else str(test.path), []).append(test)
     return sorted(files.values(), key=size, reverse=True)
 

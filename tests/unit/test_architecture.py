@@ -11,7 +11,7 @@ from cloudtrain.core.protocols import ArtifactStore, HostKeys, StoreBackend, Tra
 from cloudtrain.core.ship import program
 from cloudtrain.providers import NAMES
 from cloudtrain.training.strategies import STRATEGIES
-from tests.support.sources import parsed, walked
+from tests.support.sources import nodes, parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
@@ -32,13 +32,11 @@ def modules() -> list[Path]:
 
 @cache
 def imports(path: Path) -> set[str]:
-    found = set()
-    for node in walked(path):
-        if isinstance(node, ast.ImportFrom) and node.module:
+    found = {alias.name for node in nodes(path, ast.Import) for alias in node.names}
+    for node in nodes(path, ast.ImportFrom):
+        if node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names if node.module == "cloudtrain" else {node.module}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
     return found
 
 
@@ -79,16 +77,14 @@ def test_a_cloud_of_its_own_is_a_folder_of_at_most_250_lines_besides_its_tables(
 
 def names_a_provider(path: Path) -> list[str]:
     """Lines with a cloud's name as a string, and those that compare a provider with any."""
-    found = []
-    for node in walked(path):
-        if isinstance(node, ast.Constant) and node.value in CLOUDS:
-            found.append(f"{node.lineno}: {node.value!r}")
-        elif isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            sides += [each for side in sides if isinstance(side, ast.Tuple) for each in side.elts]
-            values = {side.value for side in sides if isinstance(side, ast.Constant)}
-            if values & SHARED_WITH_THE_CONFIG and "provider" in ast.unparse(node):
-                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    strings = nodes(path, ast.Constant)
+    found = [f"{node.lineno}: {node.value!r}" for node in strings if node.value in CLOUDS]
+    for node in nodes(path, ast.Compare):
+        sides = [node.left, *node.comparators]
+        sides += [each for side in sides if isinstance(side, ast.Tuple) for each in side.elts]
+        values = {side.value for side in sides if isinstance(side, ast.Constant)}
+        if values & SHARED_WITH_THE_CONFIG and "provider" in ast.unparse(node):
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
     return found
 
 
@@ -149,11 +145,10 @@ def test_each_package_has_its_floor_and_what_its_own_first_line_says() -> None:
 def asks_for_a_strategys_name(path: Path) -> list[str]:
     """Lines with such a name as a string, and those that compare a `.strategy` with a value."""
     compares = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
-    found = []
-    for node in walked(path):
-        if isinstance(node, ast.Constant) and node.value in STRATEGIES:
-            found.append(f"{node.lineno}: {node.value!r}")
-        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], compares):
+    strings = nodes(path, ast.Constant)
+    found = [f"{node.lineno}: {node.value!r}" for node in strings if node.value in STRATEGIES]
+    for node in nodes(path, ast.Compare):
+        if isinstance(node.ops[0], compares):
             sides = [node.left, *node.comparators]
             if any(isinstance(side, ast.Attribute) and side.attr == "strategy" for side in sides):
                 found.append(f"{node.lineno}: {ast.unparse(node)}")
@@ -231,8 +226,8 @@ def test_a_program_brings_each_module_that_it_may_import() -> None:
         brought = set(ast.literal_eval(program(path.stem).source.decode("ascii")))
         needed = {"cloudtrain", "cloudtrain.node", f"cloudtrain.node.{path.stem}"}
         for name in brought - {"cloudtrain", "cloudtrain.node"}:
-            for node in walked(path.with_name(f"{name.rpartition('.')[2]}.py")):
-                if isinstance(node, ast.ImportFrom) and node.module == "cloudtrain.node":
+            for node in nodes(path.with_name(f"{name.rpartition('.')[2]}.py"), ast.ImportFrom):
+                if node.module == "cloudtrain.node":
                     needed |= {f"cloudtrain.node.{alias.name}" for alias in node.names}
         assert brought == needed
 
@@ -240,13 +235,12 @@ def test_a_program_brings_each_module_that_it_may_import() -> None:
 def test_an_error_is_never_changed_once_it_was_raised() -> None:
     """`copy_with` makes another."""
     for path in modules():
-        if any(changed_name(node) not in ("", "self") for node in walked(path)):
-            for function in walked(path):
-                if isinstance(function, ast.FunctionDef):
-                    nodes = tuple(ast.walk(function))
-                    errors = errors_in(nodes)
-                    changed = [node for node in nodes if changed_name(node) in errors]
-                    assert not changed, [f"{path}: {ast.unparse(node)}" for node in changed]
+        if any(changed_name(node) not in ("", "self") for node in nodes(path, ast.Attribute)):
+            for function in nodes(path, ast.FunctionDef):
+                own = tuple(ast.walk(function))
+                errors = errors_in(own)
+                changed = [node for node in own if changed_name(node) in errors]
+                assert not changed, [f"{path}: {ast.unparse(node)}" for node in changed]
 
 
 def changed_name(node: ast.AST) -> str:
@@ -289,19 +283,20 @@ def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
 
 def reads_the_wall_clock(path: Path) -> list[str]:
     """Lines; the day of today, by which a table of prices is old, is no moment."""
-    found = []
-    for node in walked(path):
-        if (isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCK) or (
-            isinstance(node, ast.Call) and ast.unparse(node) in OF_NOW
-        ):
-            found.append(f"{node.lineno}: {ast.unparse(node)}")
-        elif isinstance(node, ast.ImportFrom) and node.module == "time":
-            names = {alias.name for alias in node.names} & {"time", "time_ns"}
-            found += [f"{node.lineno}: from time import {name}" for name in names]
+    names = [node for node in nodes(path, ast.Attribute) if node.attr in READERS]
+    calls = [node for node in nodes(path, ast.Call) if isinstance(node.func, ast.Attribute)]
+    read = [node for node in names if ast.unparse(node) in WALL_CLOCK]
+    now = [node for node in calls if not node.args and ast.unparse(node) in OF_NOW]
+    found = [f"{node.lineno}: {ast.unparse(node)}" for node in (*read, *now)]
+    for line in nodes(path, ast.ImportFrom):
+        if line.module == "time":
+            taken = {alias.name for alias in line.names} & {"time", "time_ns"}
+            found += [f"{line.lineno}: from time import {name}" for name in taken]
     return found
 
 
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
+READERS = {name.rpartition(".")[2] for name in WALL_CLOCK}
 OF_NOW = {"time.gmtime()", "time.localtime()", "time.ctime()", "time.asctime()"}
 
 

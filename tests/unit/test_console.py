@@ -22,7 +22,7 @@ from cloudtrain.console.paced import MOST, ROOM, PacedOutput
 from cloudtrain.console.plain import PlainConsole, _Lines
 from cloudtrain.console.screen import FOLDED, HELD, AlikeLines, Screen, TaskOutput, counted
 from tests.support.project import until
-from tests.support.sources import walked
+from tests.support.sources import nodes
 
 
 class Clock:
@@ -426,8 +426,10 @@ def test_a_terminal_skips_the_oldest_of_too_many_lines_and_says_how_many(
     from cloudtrain.console.terminal import TerminalConsole
 
     monkeypatch.setattr("cloudtrain.console.paced.RATE", 0)
-    # Only `flush` draws: how often a thread would have is a matter of the machine's load.
+    # Only `flush` draws: how often a thread would have is a matter of the machine's load,
+    # and so is whether drawing takes longer than lines wait for the same of other tasks.
     monkeypatch.setattr(PacedOutput, "_draw_on", lambda _: None)
+    monkeypatch.setattr("cloudtrain.console.screen.HELD", float("inf"))
     out = Terminal()
     screen = TerminalConsole(err=Terminal(), out=out, style=Style(full_log=False))
     chatty = b"".join(b"step %d\n" % n for n in range(10 * ROOM))
@@ -551,11 +553,11 @@ def test_nodes_are_shown_without_the_clusters_name_and_waiting_ones_are_counted(
 
 def test_each_display_flag_is_read_by_a_console() -> None:
     folder = Path(cloudtrain.__file__).parent / "console"
-    nodes = (node for path in folder.glob("*.py") for node in walked(path))
     read = {
         node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("style", "self.style")
+        for path in folder.glob("*.py")
+        for node in nodes(path, ast.Attribute)
+        if ast.unparse(node.value) in ("style", "self.style")
     }
     unread = [each.name for each in fields(Style) if each.name not in read]
     assert unread == [], "read it in console/: `style.NAME`"

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 import cloudtrain
 from cloudtrain.cli.app import COMMANDS, HIDDEN
-from tests.support.sources import parsed, walked
+from tests.support.sources import nodes, parsed
 
 PACKAGE = Path(cloudtrain.__file__).parent
 
@@ -16,7 +16,7 @@ def test_the_product_names_every_function_class_and_method_that_it_has() -> None
     folders = (PACKAGE, PACKAGE / "providers", PACKAGE / "playbooks")
     paths = {path for folder in folders for path in folder.rglob("*.py")}
     trees = {path: parsed(path) for path in sorted(paths)}
-    named = {name for path in trees for node in walked(path) for name in names(node)}
+    named = {name for path in trees for name in names(path)}
     named |= {f"{name.replace('-', '_')}_command" for name in (*COMMANDS, *HIDDEN)}
     own = {node.name for tree in trees.values() for node in tree.body if is_class(node)}
     own |= {"Protocol", "Exception", "Enum", "NamedTuple", "str"}
@@ -33,12 +33,10 @@ def is_class(node: ast.stmt) -> TypeGuard[ast.ClassDef]:
     return isinstance(node, ast.ClassDef)
 
 
-def names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Name):
-        return [node.id]
-    if isinstance(node, ast.Attribute):
-        return [node.attr]
-    return [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+def names(path: Path) -> set[str]:
+    found = {node.id for node in nodes(path, ast.Name)}
+    found |= {node.attr for node in nodes(path, ast.Attribute)}
+    return found | {alias.name for node in nodes(path, ast.ImportFrom) for alias in node.names}
 
 
 def defined(tree: ast.Module, own: set[str]) -> list[str]:

@@ -24,7 +24,7 @@ from cloudtrain.core.errors import (
     text_of,
 )
 from cloudtrain.core.protocols import Finding
-from tests.support.sources import walked
+from tests.support.sources import nodes
 
 
 def test_a_copy_has_the_class_and_the_facts_and_the_first_error_stays_as_it_was() -> None:
@@ -163,8 +163,9 @@ def sources() -> list[Path]:
 
 
 def without_hint(path: Path) -> Iterator[str]:
-    for node in walked(path):
-        if not isinstance(node, ast.Call) or {"hint", None} & {each.arg for each in node.keywords}:
+    for node in nodes(path, ast.Call):
+        if {"hint", None} & {each.arg for each in node.keywords}:
             continue
-        if ast.unparse(node.func) in ("UsageError", "errors.UsageError"):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name == "UsageError" and ast.unparse(node.func) in ("UsageError", "errors.UsageError"):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"

@@ -15,8 +15,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.init import page
 from cloudtrain.config import load
 from cloudtrain.core.finding_kinds import FINDINGS, IGNORABLE
-from cloudtrain.core.protocols import Finding
-from tests.support.sources import walked
+from tests.support.sources import nodes
 
 PACKAGE = Path(cloudtrain.__file__).parent
 SOURCES = [path for name in ("checks", "providers") for path in (PACKAGE / name).rglob("*.py")]
@@ -29,17 +28,14 @@ def made_kinds() -> dict[str, str]:
     functions = {"Finding", "of"} | {
         node.name
         for path in SOURCES
-        for node in walked(path)
-        if isinstance(node, ast.FunctionDef)
-        and [each.arg for each in node.args.args[:1]] == ["what"]
+        for node in nodes(path, ast.FunctionDef)
+        if [each.arg for each in node.args.args[:1]] == ["what"]
         and node.returns is not None
         and "Finding" in ast.unparse(node.returns)
     }
     found = {}
     for path in SOURCES:
-        for node in walked(path):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in nodes(path, ast.Call):
             if getattr(node.func, "attr", getattr(node.func, "id", "")) not in functions:
                 continue
             named = [each.value for each in node.keywords if each.arg == "what"]

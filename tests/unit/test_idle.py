@@ -31,7 +31,7 @@ from cloudtrain.state.lock import UnlockedUse, birth
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
 from tests.support.project import ROOT
-from tests.support.sources import walked
+from tests.support.sources import nodes
 
 __all__ = ["records", "world"]
 
@@ -253,7 +253,7 @@ def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> 
 def marked_uses() -> set[str]:
     """Uses that commands mark by `records.in_use("NAME")` or `records.begin_use("NAME")`."""
     paths = Path(cloudtrain.__file__).parent.rglob("*.py")
-    calls = (node for path in paths for node in walked(path) if isinstance(node, ast.Call))
+    calls = (node for path in paths for node in nodes(path, ast.Call))
     return {
         str(call.args[0].value)
         for call in calls

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from cloudtrain.core import own_python
-from tests.support.sources import walked
+from tests.support.sources import nodes
 from tests.unit.test_architecture import PACKAGE, modules
 
 WITHOUT_STARTING = {"playbooks/tensorflow.py", "providers/local/environment.py"}
@@ -16,12 +16,12 @@ def own(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def is_executable(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
+def is_executable(node: ast.Attribute) -> bool:
+    return node.attr == "executable" and ast.unparse(node) == "sys.executable"
 
 
 def test_our_interpreter_is_started_by_one_module_alone() -> None:
-    found = {own(path) for path in modules() if any(map(is_executable, walked(path)))}
+    found = {own(path) for path in modules() if any(map(is_executable, nodes(path, ast.Attribute)))}
     assert found == {"core/own_python.py", *WITHOUT_STARTING, *ON_NODES}
 
 
@@ -30,8 +30,8 @@ def test_whoever_starts_it_does_so_in_a_neutral_folder() -> None:
     users = [path for path in users if own(path) not in {"core/own_python.py", "__main__.py"}]
     starts = 0
     for path in users:
-        for node in walked(path):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("subprocess."):
+        for node in nodes(path, ast.Call):
+            if ast.unparse(node.func).startswith("subprocess."):
                 folder = [each.value for each in node.keywords if each.arg == "cwd"]
                 names = [ast.unparse(each).rpartition(".")[2] for each in folder]
                 assert names == ["NEUTRAL"], path

@@ -25,7 +25,7 @@ from cloudtrain.ssh.keys import create_identity
 from cloudtrain.state import Records
 from tests.support.keys_parts import NAMES, NODES
 from tests.support.landing_parts import Heard
-from tests.support.sources import walked
+from tests.support.sources import nodes
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "*", "a b", "a\nProxyCommand x", "!a", ""])
@@ -95,8 +95,8 @@ def test_every_ssh_that_is_started_gets_its_host_after_two_dashes() -> None:
     found = []
     folders = [package, package / "providers", package / "playbooks"]
     for path in [path for folder in folders for path in folder.glob("**/*.py")]:
-        for node in walked(path):
-            if not isinstance(node, ast.List) or not node.elts:
+        for node in nodes(path, ast.List):
+            if not node.elts:
                 continue
             first, *rest = node.elts
             program = first.value if isinstance(first, ast.Constant) else ast.unparse(first)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.sources import children, parsed
+from tests.support.sources import children, nodes, parsed
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cloudtrain"
 
@@ -84,7 +84,7 @@ def unlimited() -> Iterator[tuple[str, str]]:
     paths = {path for folder in folders for path in folder.resolve().rglob("*.py")}
     for path in sorted(paths):
         name = path.relative_to(PACKAGE.parent).as_posix().removeprefix("cloudtrain/")
-        if not name.startswith("node/"):
+        if not name.startswith("node/") and any(map(waits_for_ever, nodes(path, ast.Call))):
             yield from ((name, where) for where in waits_in(parsed(path)))
 
 
