@@ -76,6 +76,12 @@ class TaskView:
     def ended(self) -> bool:
         return self.exit_code is not None or self.lost is not None
 
+    @property
+    def is_prepared(self) -> bool:
+        """True while its node is being prepared for its restart alone, whose preflight opens its
+        port."""
+        return self.restarted and self.restarted_at is None
+
     def saw(self, data: bytes, now: float) -> None:
         self.last_byte = now
         if not waits_for_peers(data):

@@ -175,7 +175,7 @@ def follow_restarted(
 def give_up_restarts(state: attempt_state.AttemptState, now: float) -> None:
     """Expect no end of tasks whose restart was still being prepared when the attempt ended."""
     for view in state.tasks.values():
-        if view.restarted and view.restarted_at is None and not view.ended:
+        if view.is_prepared and not view.ended:
             view.lost, view.ended_at = "the attempt ended before it was restarted", now
 
 

@@ -239,7 +239,7 @@ class Probes(Observer):
         waiting = [
             view
             for view in state.tasks.values()
-            if not view.port_open and not view.ended and serves(state, view.task)
+            if not (view.port_open or view.ended or view.is_prepared) and serves(state, view.task)
         ]
         if waiting and now >= self._next_ports:
             self._ports(state, waiting, now)

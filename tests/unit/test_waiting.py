@@ -187,6 +187,29 @@ def test_a_run_is_not_followed_for_ever_without_its_nodes_and_its_provider(
     assert view.lost == "neither its node nor the provider answered for 86400 s"
 
 
+def test_a_port_that_the_preflight_of_a_restart_opens_is_not_taken_for_the_tasks(
+    records: Records, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = session(records, time)
+    monkeypatch.setattr(
+        "cloudtrain.runs.observers.listening_ports",
+        lambda tasks, *_: frozenset(task.name for task in tasks),
+    )
+    worker = Task(role="worker", index=0, node="mnist-worker0", port=8900)
+    view = TaskView(task=worker)
+    view.begin_again(replace(worker, attempt=2), time.now())
+    tasks = {"chief0": TaskView(task=TASK), "worker0": view}
+    config = replace(here.config, strategy="multi_worker_mirrored")
+    state = AttemptState(config=config, tasks=tasks, started=0.0)
+    probes = Probes(Watched(session=here, run=RUN))
+    probes.look(state)
+    assert not view.port_open
+    view.restarted_at = time.now()
+    time.sleep(1.0)
+    probes.look(state)
+    assert view.port_open
+
+
 def test_logs_follow_what_is_written_until_the_run_has_ended(records: Records, time: Time) -> None:
     log = records.log_path(RUN.id, "chief0", 1)
     log.parent.mkdir(parents=True, exist_ok=True)
