@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.botocore_models import models_are_read_once, no_session_stays
 from tests.support.cloud_rig import Rig, Rigs
+from tests.support.once import folder_of_run
 
 __all__ = ["models_are_read_once", "no_session_stays"]
 
@@ -16,7 +17,8 @@ __all__ = ["models_are_read_once", "no_session_stays"]
 def rigs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rigs]:
-    with Rigs(tmp_path_factory.mktemp("rigs"), whole=request.config.option.sweep) as rigs:
+    folder, of_run = tmp_path_factory.mktemp("rigs"), folder_of_run(tmp_path_factory)
+    with Rigs(folder, of_run, whole=request.config.option.sweep) as rigs:
         yield rigs
 
 

@@ -34,9 +34,11 @@ def test_every_call_goes_wrong_once(rig: Rig, fault: str) -> None:
 
 
 def calls_of_up_and_down(rig: Rig) -> list[str]:
-    rig.begin_anew()
-    assert_done(rig)
-    return [call["action"] for call in rig.cloud.calls()]
+    return rig.undisturbed("up and down", lambda: assert_done(rig))
+
+
+def calls_of_up(rig: Rig) -> list[str]:
+    return rig.undisturbed("up", lambda: rig.run("create").nodes)
 
 
 @pytest.mark.sweep(1, per="rig")
@@ -86,9 +88,7 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int, cases: Case
 def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float, cases: Cases) -> None:
     """The call in flight is done at once, or only when the client has long turned to clearing. The
     sample: at the call that makes a VM, where a fault was found, and at two drawn ones."""
-    rig.begin_anew()
-    assert rig.run("create").nodes
-    actions = [call["action"] for call in rig.cloud.calls()]
+    actions = calls_of_up(rig)
     every = (Point(number=number) for number in itertools.count(1))
     some = [Point(number=number) for number in cases.of(range(1, len(actions) + 1), 2)]
     tried = 0
@@ -122,11 +122,9 @@ def test_what_is_listed_late_is_destroyed_too(rig: Rig, cases: Cases) -> None:
 
 def launching(rig: Rig) -> list[int]:
     """The numbers of the calls of `create` that made VMs, and of those just after."""
-    rig.begin_anew()
-    assert rig.run("create").nodes
     words = ("RunInstances", "instances.insert", "virtualMachines", "nodes.create")
-    named = [c["number"] for c in rig.cloud.calls() if any(word in c["action"] for word in words)]
-    assert not rig.run("destroy").error
+    numbered = enumerate(calls_of_up(rig), start=1)
+    named = [number for number, action in numbered if any(word in action for word in words)]
     return list(range(named[0], named[-1] + 2))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.once import folder_of_run, once
 from tests.support.processes import environment
 from tests.support.project import ROOT, Project, until
 
@@ -57,14 +58,19 @@ def losses(output: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def loss_of_one_process(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The final loss of the mirrored example on one node alone."""
-    alone = Project(tmp_path_factory.mktemp("alone"))
-    try:
-        done = alone.cloudtrain("run", example(alone, MIRRORED, nodes={"chief": {}}), timeout=LIMIT)
-    finally:
-        alone.end()
-    assert done.returncode == 0, done.stderr
-    return losses(done.stdout)
+    """The final loss of the mirrored example on one node alone, trained once in a run of tests."""
+
+    def trained() -> list[str]:
+        alone = Project(tmp_path_factory.mktemp("alone"))
+        one = example(alone, MIRRORED, nodes={"chief": {}})
+        try:
+            done = alone.cloudtrain("run", one, timeout=LIMIT)
+        finally:
+            alone.end()
+        assert done.returncode == 0, done.stderr
+        return sorted(losses(done.stdout))
+
+    return set(once(folder_of_run(tmp_path_factory), "loss of one process", trained))
 
 
 def test_the_demo_lands_a_model_with_the_loss_of_one_process(

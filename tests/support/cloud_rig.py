@@ -19,6 +19,7 @@ from tests.standins.cloud import DESCRIPTIONS, Cloud, start
 from tests.support.cloud_client import ANSWER, PATIENT, Client, Haste, Job, Outcome, Verb, client
 from tests.support.fakes import make_identity
 from tests.support.lanes import Cases
+from tests.support.once import once
 
 CLOUDS = [
     name
@@ -57,7 +58,8 @@ class Point:
 
 class Rig:
     """A cloud, a user's processes, and one cluster's keys and journal. `name`: one of MACHINES;
-    `shape`: changes of every config; `whole`: see the module's first lines."""
+    `shape`: changes of every config; `whole`: see the module's first lines; `of_run`: folder of
+    what one process learns for all."""
 
     def __init__(
         self,
@@ -68,8 +70,10 @@ class Rig:
         shape: Mapping[str, Any],
         *,
         whole: bool = False,
+        of_run: Path | None = None,
     ) -> None:
         self.name = name
+        self._of_run = of_run or folder
         self.shape = shape
         self.cloud = cloud
         self.client = client
@@ -117,10 +121,10 @@ class Rig:
     ) -> Iterator[Point]:
         """Yields after each: before and after every call from `first` on. The sample is after the
         call that makes a VM, before the first that deletes anything, and two that are drawn."""
+        whole, own = cases.every, begin
         begin = begin or (lambda: self.begin_for(do))
-        whole = cases.every
         tried = 0
-        for point in every_call(first) if whole else self._sample(do, cases, begin, first):
+        for point in every_call(first) if whole else self._sample(do, cases, own, first):
             begin()
             reached = self.killed(do, point)
             while not (reached or whole):  # how often something is polled differs
@@ -142,13 +146,34 @@ class Rig:
         if do in ("destroy", "remove", "leave"):
             assert self.run("create").nodes
 
-    def _sample(self, do: Verb, cases: Cases, begin: Callable[[], None], first: int) -> list[Point]:
+    def _sample(
+        self, do: Verb, cases: Cases, begin: Callable[[], None] | None, first: int
+    ) -> list[Point]:
+        def calls() -> list[str]:
+            return self._calls_of(lambda: self._done(do), begin or (lambda: self.begin_for(do)))
+
+        actions = self._known(do, calls) if begin is None else calls()
+        return [*named(actions), *cases.of(every_call(first, len(actions)), 2)]
+
+    def undisturbed(self, what: str, do: Callable[[], object]) -> list[str]:
+        """The actions of the calls in which it is done, from an empty account. Leaves an account in
+        any state."""
+        return self._known(what, lambda: self._calls_of(do, self.begin_anew))
+
+    def _known(self, what: str, calls: Callable[[], list[str]]) -> list[str]:
+        """They are the same each time: one process asks for them, in a run of the tests."""
+        actions: list[str] = once(self._of_run, f"calls of {what} on {self.name}", calls)
+        return actions
+
+    def _calls_of(self, do: Callable[[], object], begin: Callable[[], None]) -> list[str]:
         begin()
         self.cloud.forget_calls()
+        do()
+        return [call["action"] for call in self.cloud.calls()]
+
+    def _done(self, do: Verb) -> None:
         done = self.run(do)
         assert not done.error, done
-        actions = [call["action"] for call in self.cloud.calls()]
-        return [*named(actions), *cases.of(every_call(first, len(actions)), 2)]
 
     def names(self) -> list[str]:
         return [node.name for node in self.plan.nodes]
@@ -197,8 +222,8 @@ def config(cloud: Cloud, workers: int = 1, **changes: object) -> ClusterConfig:
 class Rigs:
     """One of each name, made when it is first asked for: those of one cloud share its stand-in."""
 
-    def __init__(self, folder: Path, *, whole: bool) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, of_run: Path, *, whole: bool) -> None:
+        self._folder, self._of_run = folder, of_run
         self._whole = whole
         self._stack = ExitStack()
         self._made: dict[str, Rig] = {}
@@ -216,9 +241,9 @@ class Rigs:
             cloud_name, known = MACHINES.get(name, ("gcp", {}))
             folder = self._folder / name
             folder.mkdir()
-            self._made[name] = Rig(
-                name, *self._cloud(cloud_name), folder, shape or known, whole=self._whole
-            )
+            made = self._cloud(cloud_name)
+            shape, of_run = shape or known, self._of_run
+            self._made[name] = Rig(name, *made, folder, shape, whole=self._whole, of_run=of_run)
         return self._made[name]
 
     def _cloud(self, name: str) -> tuple[Cloud, Client]:
