@@ -193,11 +193,14 @@ def test_more_than_the_limit_stays_on_the_node_and_as_many_files_land_as_fit(nod
     node.make(f"{WORK}/large/a", "x" * 700)
     node.make(f"{WORK}/large/b", "x" * 800)
     node.make(f"{WORK}/output/named", "x" * 5000)
-    assert node.landed_files() == {"small", "output/named"}
+    first = node.finish()
+    assert first.files.keys() >= {"chief0/small", "chief0/output/named"}
+    assert first.landed_attempts == {}, "not all of the task"
     assert node.left() == {f"{RUN}/chief0/large/a", f"{RUN}/chief0/large/b"}
     assert node.console.warned == ["chief0/large/ (1.5 kB): more than artifacts.limit: not landed"]
     node.rules = ArtifactRules(limit=2000)
     assert node.landed_files() == {"small", "large/a", "large/b", "output/named"}
+    assert node.finish().landed_attempts == {"chief0": 0}
     assert node.left() == set()
 
 

@@ -534,11 +534,18 @@ def test_limits_that_are_off_again_end_no_node(alone: Alone) -> None:
     assert [line["event"] for line in alone.records.events()].count("own ends") == 2
 
 
-def test_a_cloud_that_bills_on_has_no_such_agents(alone: Alone) -> None:
+def test_a_cloud_that_bills_on_has_no_such_agents(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for provider in ("azure", "hosts", "local"):
         config = replace(alone.session().config, provider=provider)
         assert not own_ends.wanted(config).is_on
-    assert own_ends.wanted(alone.session().config).is_on
+    config = alone.session().config
+    monkeypatch.setattr(own_ends, "GRACE", 600.0)
+    config = replace(config, limits=Limits(idle=60.0))
+    assert own_ends.wanted(config).idle == 660.0, "a client that is there is first"
+    assert not own_ends.wanted(replace(config, strategy="tpu", provider="gcp")).is_on
+    assert own_ends.wanted(replace(config, provider="gcp")).is_on
     assert not own_ends.wanted(replace(alone.session().config, limits=Limits())).is_on
 
 
@@ -635,13 +642,41 @@ def test_a_shell_that_opens_while_the_last_files_land_keeps_the_machine(
     if while_ == "store":
         monkeypatch.setattr(here, "store", lambda *_: not opens())
     else:
-        monkeypatch.setattr(here, "store", lambda *_: True)
+        here.marked = here.agent.held()  # at an earlier try
         monkeypatch.setattr(here.agent, "left_to_land", opens)
     now = time.monotonic()
     here.quiet_since = now - 9.0
     assert here.due(now)
     here.end("nobody has used it", now)
     assert not off.exists()
+
+
+def test_a_machine_whose_mark_the_store_does_not_take_stays(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = own_ends.order_of(alone.session(), alone.run, alone.run.tasks[0], over(alone), 60.0)
+    assert order is not None
+    off = alone.top / "off"
+    here = OwnEnd({**order, "runs": "none", "shutdown": ["touch", str(off)]}, Unused())
+    here.has_told, now = True, time.monotonic()
+    here.quiet_since = now - 9.0
+    monkeypatch.setattr(here, "store", lambda *_: False)
+    here.end("nobody has used it", now)
+    assert not off.exists()
+    monkeypatch.setattr(here, "store", lambda *_: True)
+    here.end("nobody has used it", now)
+    assert off.exists()
+
+
+def test_a_mark_that_is_stored_again_for_a_later_attempt_is_none(alone: Alone) -> None:
+    """Whoever may write to the store may copy it."""
+    ended(alone)
+    assert set(marks(alone)) == {"chief0", "worker0"}
+    folder = alone.top / "web" / RUN / "parcels"
+    (folder / "chief0.2.end").write_bytes((folder / "chief0.1.end").read_bytes())
+    chief, worker = alone.run.tasks
+    alone.run = replace(alone.run, tasks=(replace(chief, attempt=2), worker))
+    assert set(marks(alone)) == {"worker0"}
 
 
 def test_an_evaluator_has_its_grace_before_it_is_ended(alone: Alone) -> None:

@@ -325,6 +325,14 @@ class OtherDisk(FolderTransport):
         return super().run(node, command, **more)
 
 
+class OneWay(FolderTransport):
+    """The first node never sees what one of the others wrote."""
+
+    def run(self, node: Node, command: Command, **more: Any) -> Any:
+        done = super().run(node, command, **more)
+        return replace(done, stdout=done.stdout.replace(b"mnist-worker1", b""))
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     from cloudtrain.setup import shared_folder
@@ -349,3 +357,14 @@ def test_a_node_that_does_not_share_it_is_named(cluster: Sharing, tmp_path: Path
         caught.value
     )
     assert "No such file or directory" in str(caught.value)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_whose_files_the_first_does_not_see_is_named(
+    cluster: Sharing, tmp_path: Path
+) -> None:
+    cluster.transport = OneWay(tmp_path / "nodes")
+    with pytest.raises(PreflightError) as caught:
+        prove_shared(cluster.session, cluster.run)
+    assert "mnist-chief0 does not see what it wrote" in str(caught.value)
+    assert "mnist-worker0" not in str(caught.value)

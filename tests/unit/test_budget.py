@@ -55,7 +55,8 @@ from cloudtrain.core.events import (
 from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Limits, Node, NodeGroup
 from cloudtrain.core.retry import Clock
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.money.budget import budget_state, landing_time
+from cloudtrain.money.budget import budget_state, landing_time, latest_end
+from cloudtrain.money.node_hours import NodeHours
 from cloudtrain.report import notify
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.idle import is_watched
@@ -349,6 +350,14 @@ def test_what_ended_nodes_leave_is_kept_back_for_three_days() -> None:
     assert state.end == pytest.approx((100 - 0.72) / 5.0 * HOUR - AZURE.end_takes)
     plain = budget_state(100.0, AWS, lines((0, asked())), 0.0)
     assert plain.end == pytest.approx(20 * HOUR - AWS.end_takes)
+
+
+def test_the_disk_of_a_node_that_has_ended_is_paid_for_with_the_others() -> None:
+    runs = NodeHours(node="a", begin=0.0, price=5.0, disk=1.0, kept=True, whole=True)
+    ended = replace(runs, node="b", expires=HOUR)
+    end = latest_end(1000.0, AZURE, [runs, ended], 2 * HOUR)
+    left = 1000 - (2 * 6 + 5 + 2) - 72 * 2
+    assert end == pytest.approx((2 + left / (6 + 1)) * HOUR - AZURE.end_takes)
 
 
 # ── while a run goes on ──────────────────────────────────────────────────────

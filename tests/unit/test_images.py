@@ -170,6 +170,19 @@ def test_a_password_that_is_not_set_is_the_finding_on_secrets_alone(
     assert image_findings(plan_with("local", setup, PW="PW_OF_MINE")) == ()
 
 
+def test_a_host_whose_name_begins_like_this_machines_is_another() -> None:
+    """It would be asked, and shown the password, without TLS."""
+    assert image_name("127.0.0.1:5000/it").is_here
+    for name in ("127.0.0.1.example.com/it", "127.0.0.1.example.com:5000/it"):
+        assert not image_name(name).is_here
+
+
+def test_of_a_tag_and_a_digest_the_registry_is_asked_for_the_digest() -> None:
+    assert image_name("it:1").reference == "1"
+    assert image_name(f"it:1@{DIGEST}").reference == DIGEST
+    assert image_name("it:1").pinned(DIGEST).reference == DIGEST
+
+
 def test_a_registry_of_this_machine_is_none_for_rented_nodes() -> None:
     (finding,) = image_findings(plan_with("gcp", Setup(image="localhost:5000/it:1")))
     assert not finding.ok

@@ -103,9 +103,25 @@ def test_a_vm_is_ours_by_its_labels_and_by_no_other_name() -> None:
     assert [str(each).partition(" has ")[0] for each in listed_hosts(many)] == [
         "TPU mnist-worker3 in z"
     ]
+    another = gcp_vm({"name": "mnist-worker4", "labels": OURS, "zone": "zones/z"})
+    assert "has the cloudtrain labels of mnist-worker3, which is not its name" in str(another)
     bare = {labels.CLUSTER: "mnist"}
     assert isinstance(gcp_vm({"name": "x", "labels": bare, "zone": "z"}), Vm)
     assert "and no name of ours" in str(gcp_vm({"name": "-x", "labels": bare, "zone": "z"}))
+
+
+def test_another_owner_is_one_of_another_id_and_another_machine() -> None:
+    """A machine whose user has another identity in the account keeps its clusters."""
+    ours = Owner(id="0123456789ab", name="ann", machine="here")
+
+    def is_others(**changes: str) -> bool:
+        return labels.belongs_to_other_owner(replace(ours, **changes), ours)
+
+    assert is_others(id="ba9876543210", machine="there")
+    assert not is_others()
+    assert not is_others(id="ba9876543210")
+    assert not is_others(machine="there")
+    assert not is_others(id="", machine="there")
 
 
 @pytest.mark.parametrize("address", ["-oProxyCommand=touch x", "a b", "example.com", "1.2.3.4\n"])

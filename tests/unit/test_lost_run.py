@@ -48,9 +48,11 @@ def run(user: User, tmp_path: Path) -> Run:
     return made
 
 
-def landed(run: Run, *, whole: bool = False, by_others: bool = False) -> None:
+def landed(run: Run, *, whole: bool = False, by_others: bool = False, first: int = 0) -> None:
+    """`first`: attempt of the first task of which alone all has landed."""
     file = Artifact(path="worker0/output/model", size=1200, sha256="0" * 64, mtime=10**18)
     ends = {task.name: task.attempt for task in run.tasks} if whole else {}
+    ends |= {run.tasks[0].name: first} if first else {}
     manifest = Manifest(run=run.id, files={file.path: file}, landed_attempts=ends)
     if not by_others:
         own_manifests(Records("deep")).about_to_write(run.id, to_bytes(manifest))
@@ -86,6 +88,15 @@ def test_where_nothing_had_landed_all_is_lost(user: User, run: Run) -> None:
 def test_what_had_landed_whole_is_not_lost(user: User, run: Run) -> None:
     landed(run, whole=True)
     assert cloudtrain("down", "deep", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(("whole", "first"), [(False, 1), (True, 2)])
+def test_what_had_landed_of_another_task_or_attempt_is_no_proof(
+    user: User, run: Run, whole: bool, first: int
+) -> None:
+    landed(run, whole=whole, first=first)
+    done = cloudtrain("down", "deep", "--yes")
+    assert done.exit_code == 5, done.stderr
 
 
 def test_a_list_that_somebody_else_wrote_hides_no_loss(user: User, run: Run) -> None:
