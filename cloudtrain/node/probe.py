@@ -5,26 +5,30 @@ unreachable ones, and holds the port until stdin ends. Its arguments are a comma
 versions.
 """
 
-import collections.abc
+# `socket` itself, which makes its numbers into enumerations, takes as long as the start of Python.
+import _socket
 import errno
 import os
-import selectors
-import socket
+import select
 import struct
 import sys
 import time
 
 from cloudtrain.node import short_json
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def main() -> None:
-    poll = selectors.DefaultSelector()
+    poll = Poll()
     lines = Lines(poll)
     order = short_json.read(lines.next())
     greeting = f"cloudtrain {order['nonce']} {order['name']}\n".encode()
     listener, why = listen(order["port"])
     if listener is not None:
-        poll.register(listener, selectors.EVENT_READ, greeter(listener, greeting))
+        poll.register(listener.fileno(), select.POLLIN, greeter(listener, greeting))
     facts = {"listening": listener is not None, "why": why, "time": time.time()}
     facts["owner"] = owner(order["port"]) if listener is None else None
     facts.update(space(order["folder"]), versions=printed(sys.argv[1:]))
@@ -62,13 +66,34 @@ def tell(fact: "dict[str, object]") -> None:
     sys.stdout.flush()
 
 
+class Poll:
+    """Calls what is registered for a file once that is ready, or has failed."""
+
+    def __init__(self) -> None:
+        self.poll = select.poll()
+        self.calls = {}  # type: dict[int, Callable[[], None]]
+
+    def register(self, file: int, events: int, call: "Callable[[], None]") -> None:
+        self.calls[file] = call
+        self.poll.register(file, events)
+
+    def unregister(self, file: int) -> None:
+        if self.calls.pop(file, None):
+            self.poll.unregister(file)
+
+    def turn(self, seconds: "float | None") -> None:
+        for file, _ in self.poll.poll(None if seconds is None else max(0.0, seconds) * 1000):
+            if file in self.calls:
+                self.calls[file]()
+
+
 class Lines:
     """Reads lines from stdin while the port is served. The end of stdin ends the program."""
 
-    def __init__(self, poll: selectors.BaseSelector) -> None:
+    def __init__(self, poll: Poll) -> None:
         self.poll = poll
         self.rest = b""
-        poll.register(0, selectors.EVENT_READ, self.ready)
+        poll.register(0, select.POLLIN, self.ready)
 
     def ready(self) -> None:
         data = os.read(0, 1 << 20)
@@ -78,23 +103,18 @@ class Lines:
 
     def next(self) -> bytes:
         while b"\n" not in self.rest:
-            turn(self.poll, None)
+            self.poll.turn(None)
         line, self.rest = self.rest.split(b"\n", 1)
         return line
 
 
-def turn(poll: selectors.BaseSelector, seconds: "float | None") -> None:
-    for key, _ in poll.select(seconds):
-        key.data()
-
-
-def greeter(listener: socket.socket, greeting: bytes) -> "collections.abc.Callable[[], None]":
+def greeter(listener: _socket.socket, greeting: bytes) -> "Callable[[], None]":
     """Greet peers, which hang up, so that no TIME_WAIT is left here."""
-    held = []  # type: list[socket.socket]
+    held = []  # type: list[_socket.socket]
 
     def greet() -> None:
         try:
-            guest = listener.accept()[0]
+            guest = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined]
             guest.setblocking(False)
             guest.send(greeting)
             held.append(guest)
@@ -104,18 +124,18 @@ def greeter(listener: socket.socket, greeting: bytes) -> "collections.abc.Callab
     return greet
 
 
-def listen(port: int) -> "tuple[socket.socket | None, str]":
+def listen(port: int) -> "tuple[_socket.socket | None, str]":
     """Listen on all addresses of both families, as TensorFlow's server does."""
     why = "this system has no network"
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+    for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):
         try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener = _socket.socket(family, _socket.SOCK_STREAM)
         except OSError:
             continue
         try:
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == _socket.AF_INET6:
+                listener.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+            listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
             listener.bind((address, port))
             listener.listen(4096)
             listener.setblocking(False)
@@ -161,11 +181,11 @@ def space(folder: str) -> "dict[str, object]":
     return {"free": found.f_bavail * found.f_frsize, "files": files}
 
 
-def reach(poll: selectors.BaseSelector, calls: "list[Call]", timeout: float) -> "dict[str, str]":
+def reach(poll: Poll, calls: "list[Call]", timeout: float) -> "dict[str, str]":
     """Wait until all calls have ended; returns the unreachable ones, name → reason."""
     deadline = time.monotonic() + timeout
     while any(call.why is None for call in calls) and time.monotonic() < deadline:
-        turn(poll, deadline - time.monotonic())
+        poll.turn(deadline - time.monotonic())
     for call in calls:
         call.end(f"no answer in {timeout:g} s")
     return {call.name: call.why for call in calls if call.why}
@@ -176,33 +196,33 @@ class Call:
     and otherwise the reason of the failure. Without a `nonce` the peer is a task that runs, which
     is only connected to."""
 
-    def __init__(
-        self, poll: selectors.BaseSelector, peer: "tuple[str, str, int]", nonce: str
-    ) -> None:
+    def __init__(self, poll: Poll, peer: "tuple[str, str, int]", nonce: str) -> None:
         self.name, host, port = peer
         self.greeting = f"cloudtrain {nonce} {self.name}\n".encode() if nonce else b""
         self.poll = poll
         self.why = None  # type: str | None
         self.got = b""
-        self.socket = None  # type: socket.socket | None
+        self.socket = None  # type: _socket.socket | None
         try:
-            found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+            # As bytes: the codec for international names takes half as long as the start of Python.
+            name = host if any(ord(each) > 127 for each in host) else host.encode("ascii")
+            found = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
             family, kind, proto, _, address = found[0]
-            self.socket = socket.socket(family, kind, proto)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.socket = _socket.socket(family, kind, proto)
+            self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.socket.setblocking(False)
             code = self.socket.connect_ex(address)
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, os.strerror(code))
-            ready = selectors.EVENT_READ if nonce else selectors.EVENT_WRITE
-            poll.register(self.socket, ready, self)
+            ready = select.POLLIN if nonce else select.POLLOUT
+            poll.register(self.socket.fileno(), ready, self)
         except OSError as error:
             self.end(error.strerror or str(error))
 
     def __call__(self) -> None:
         assert self.socket is not None
         if not self.greeting:
-            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            code = self.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
             self.end(os.strerror(code) if code else "")
             return
         try:
@@ -220,8 +240,5 @@ class Call:
         if self.why is None:
             self.why = why
             if self.socket is not None:
-                try:
-                    self.poll.unregister(self.socket)
-                except KeyError:
-                    pass
+                self.poll.unregister(self.socket.fileno())
                 self.socket.close()
