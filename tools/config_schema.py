@@ -94,7 +94,7 @@ def _schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if origin is dict:
         value = {key: part for key, part in _schema(inner[1], parts).items() if key != "title"}
         return {"additionalProperties": value, "type": "object"}
-    assert issubclass(kind, Section), f"{kind} has no reader"
+    assert issubclass(kind, Section), f"{kind} has no reader: use one of config/fields.py"
     if kind.__name__ not in parts:
         parts[kind.__name__] = _section_schema(kind, parts)
     return {"$ref": f"#/$defs/{kind.__name__}"}

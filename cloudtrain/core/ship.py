@@ -26,6 +26,7 @@ case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3;
 """
 _EXEC = 'exec "$python" -I -S -c "$@"\n'
 START = _FIND + _EXEC
+_STARTED = script(START).arguments[:3]
 
 IS_NEW = f"""\
 import sys
@@ -33,21 +34,20 @@ if sys.version_info < (3, 6):
     sys.exit("{OLD_PYTHON}" % sys.version_info[:2])
 """
 
-# Debian's python3 is a link to python3.11: its name tells as much as its start, 11 ms of CPU.
+# Debian's python3 is a link to python3.11: its name tells as much as its start, 11 ms of CPU. `-ef`
+# is of dash, bash, BusyBox and POSIX.1-2024.
 _BY_NAME = """\
-case $(readlink -f "$python") in */bin/python3.[6-9] | */bin/python3.[1-9][0-9]) exit;; esac
+for minor in 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do
+    [ ! "$python" -ef "${python%/*}/python3.$minor" ] || exit 0
+done 2>/dev/null
 """
 
 # For any Python 3. Reads exactly the modules: the rest of stdin belongs to the program. A module is
 # compiled when it is imported. Imports nothing: `json` takes as long as the start of Python.
 # Garbage is not looked for while modules load, nor at the end of a program without threads: a fifth
 # of a short one's time.
-BOOT = f"""\
-{IS_NEW}
-import gc, os
-gc.disable()
-main, left = sys.argv[1], int(sys.argv[2])
-del sys.argv[1:3]
+_READ = """\
+left = int(sys.argv[2])
 text = b""
 while left:
     data = os.read(0, left)
@@ -55,8 +55,12 @@ while left:
         sys.exit("the program was received only in part")
     text += data
     left -= len(data)
+main, texts = sys.argv[1], eval(text.decode("ascii"))
+del sys.argv[1:3]
+"""
+_RUN = """\
 class Sent:
-    texts = eval(text.decode("ascii"))
+    texts = texts
     def find_spec(self, name, path=None, target=None):
         if name in self.texts:
             return type(sys.__spec__)(name, self, is_package=not self.texts[name])
@@ -74,6 +78,8 @@ if "threading" not in sys.modules:
     sys.stdout.flush()
     os._exit(0)
 """
+_BEGIN = f"{IS_NEW}\nimport gc, os\ngc.disable()\n"
+BOOT = _BEGIN + _READ + _RUN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +93,24 @@ class Program:
 def program(module: str, *arguments: str) -> Program:
     """Run `main()` of a module of node/ with the node's own Python."""
     source = _source(module)
-    command = script(START, BOOT, f"{PACKAGE}.{module}", str(len(source)), *arguments)
+    command = script(START, BOOT, _name(module), str(len(source)), *arguments)
     return Program(command=command, source=source)
+
+
+def _name(module: str) -> str:
+    return f"{PACKAGE}.{module}"
 
 
 @cache
 def _source(module: str) -> bytes:
+    return ascii(_texts(module)).encode("ascii")
+
+
+def _texts(module: str) -> dict[str, str]:
+    """Texts of a module and all that it may import, by name."""
     texts = {"cloudtrain": "", PACKAGE: ""}
     _add(module, texts)
-    return ascii(texts).encode("ascii")
+    return texts
 
 
 def _add(module: str, texts: dict[str, str]) -> None:
@@ -108,6 +123,18 @@ def _add(module: str, texts: dict[str, str]) -> None:
 
 
 _IMPORTS = re.compile(rf"^ *from {re.escape(PACKAGE)} import (.+)$", re.MULTILINE)
+
+
+def text_of(command: Command) -> tuple[str, ...]:
+    """The text and the arguments of a program that START runs, for a Python that runs already;
+    nothing for any other command."""
+    is_one = command.arguments[:3] == _STARTED
+    return command.arguments[4:] if is_one else ()
+
+
+def resident() -> Command:
+    """The Python that runs further programs, one after the other: node/resident.py."""
+    return script(START, f"{IS_NEW}\n{inline('resident')}")
 
 
 def check_python() -> Command:
@@ -124,6 +151,13 @@ def from_variable(variable: str) -> str:
     """Code for `python -c` that runs a module whose text, as `text` gives it, is in an environment
     variable. For tasks, whose stdin is empty and whose command users read."""
     return f"import os; exec(os.environ.pop('{variable}'))"
+
+
+@cache
+def bundle(module: str) -> str:
+    """Text for `python -c` that runs `main()` of a module of node/, and has its imports. For
+    programs whose stdin is not theirs alone, or that are a part of a script."""
+    return f"{_BEGIN}main, texts = {_name(module)!a}, {_texts(module)!a}\n{_RUN}"
 
 
 def inline(module: str) -> str:

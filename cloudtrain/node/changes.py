@@ -1,7 +1,7 @@
 """Finds what a task made or changed in its code and in the home of its node, by records of what was
 there before it.
 
-Imports nothing of node/: it runs as text where a work folder is created (runs/start.py).
+Imports nothing of node/: it runs as text where a checkpoint is put (artifacts/checkpoints.py).
 """
 
 import os
@@ -50,18 +50,20 @@ CACHED = (b".pyc", b".pyo", b".whl", b".egg-info", b".dist-info")
 
 
 def main() -> None:
-    """`begin TASK [HOME]`: record the code, the home. `restored TASK FOLDER`: that folder."""
-    verb, task, folder = (*sys.argv[1:], "")[:3]
+    """`restored TASK FOLDER`: record a checkpoint that was put into that folder."""
+    _, task, folder = sys.argv[1:]
     place = os.fsencode(task)
-    if verb == "restored":
-        work = os.path.realpath(os.path.join(place, b"work"))
-        below = os.path.realpath(os.path.join(work, os.fsencode(folder)))
-        prefix = os.path.relpath(below, work) + b"/"
-        keep(os.path.join(place, RESTORED.encode()), below, prefix=prefix)
-        return
-    keep(os.path.join(place, BEFORE.encode()), os.path.join(place, b"code"))
-    if folder:
-        begin_home(place, os.fsencode(folder))
+    work = os.path.realpath(os.path.join(place, b"work"))
+    below = os.path.realpath(os.path.join(work, os.fsencode(folder)))
+    prefix = os.path.relpath(below, work) + b"/"
+    keep(os.path.join(place, RESTORED.encode()), below, prefix=prefix)
+
+
+def begin(task: bytes, home: bytes) -> None:
+    """Record the code as the task finds it, and its home, if that is given."""
+    keep(os.path.join(task, BEFORE.encode()), os.path.join(task, b"code"))
+    if home:
+        begin_home(task, home)
 
 
 def begin_home(task: bytes, home: bytes) -> None:

@@ -1,35 +1,11 @@
-# Starts, lists and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
+# Lists and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
 # Needs a POSIX sh, coreutils, grep and awk; comes after task_processes.sh. Its records are described
 # in task_watcher.sh.
-mask=$(umask)
 umask 077
 default_ifs=$IFS
 boot_here=
 read -r boot_here </proc/sys/kernel/random/boot_id
 boot_here=${boot_here%%-*}
-
-# start WATCHER SUBREAPER FOLDER WORK PORT SAMPLER TAG GRACE: answers started PID, already, stopped
-# or failed WHY.
-start() {
-  case $3 in /*) folder=$3 ;; *) folder=$PWD/$3 ;; esac
-  mkdir -p "$folder" || { echo "failed $folder cannot be created"; return; }
-  payload=$(cat)
-  # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
-  set -- "$2" /bin/sh -c "$1" sh "$folder" "$4" "$5" "$6" "$7" "$8"
-  python=$(command -v python3)
-  case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 ;; esac
-  if [ -n "$python" ]; then set -- "$python" -I -S -c "$@"; else shift; fi
-  printf '%s\n' "$payload" | (umask "$mask"; detach "$@") |
-    { answer=; read -r answer; echo "${answer:-failed the start was interrupted}"; }
-}
-
-# Without `&` if possible: it makes a child ignore SIGINT for good.
-detach() {
-  setsid -f "$@" 2>/dev/null && return
-  ! command -v setsid >/dev/null || set -- setsid "$@"
-  exec 5<&0
-  "$@" <&5 5<&- 2>/dev/null &
-}
 
 # look FOLDER: sets state, code, pid (0: gone), keeper (whose end ends the attempt), and
 # root, born, watcher and watched: members go by them.

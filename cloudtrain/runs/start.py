@@ -336,10 +336,10 @@ def prepare_work(
     source = paths.code_folder(config.name, run.code) if run.code != NO_CODE else ""
     work = paths.work_folder(config.name, run.id, task.name)
     own = paths.environment_folder(config.name, run.id, task.name)
-    layer = (own, environment, ship.text("layer.py")) if environment else ("", "", "")
+    layer = (own, environment) if environment else ("", "")
     home = "" if facts_of(config.provider).takes_hosts else "."
-    records = (ship.START, ship.inline("changes"), home)
-    return script(PREPARE, work, source, config.train.dir, *records, *layer, *link)
+    made = work, source, config.train.dir, home, *layer, *link
+    return script(ship.START, ship.bundle("work_folder"), *made)
 
 
 def shared_link(session: Session, task: Task, shared: str) -> tuple[str, ...]:
@@ -364,42 +364,11 @@ NO_CODE = "none"
 
 MKDIR = 'exec mkdir -p -- "$1"'
 
-PREPARE = """
-set -eu
-work=$1 source=$2 dir=$3
-task=${work%/*}
-if ! [ -e "$work" ]; then
-    mkdir -p "$task"
-    ! [ -e "$task/code" ] || rm -rf "$task/code"
-    if [ -n "$source" ]; then cp -a "$source" "$task/code"; else mkdir "$task/code"; fi
-    if ! [ -d "$task/code/$dir" ]; then
-        echo "train.dir: no folder $dir in the code" >&2
-        exit 3
-    fi
-    if [ -n "${10:-}" ]; then  # a link is read, and never followed: its server may be gone
-        link=$task/code/$dir/${10}
-        if [ -e "$link" ] && ! [ -L "$link" ]; then
-            echo "shared: the code has a ${10} of its own: choose another name" >&2
-            exit 3
-        fi
-        mkdir -p "${link%/*}"
-        ln -sfn "${11}" "$link"
-        ln -sfn "${11}" "$task/${12}"
-    fi
-    # What the task finds here: the rest of what is there at its end, it has made or changed.
-    (begin=$4 && set -- "$5" begin "$task" "$6" && eval "$begin")
-    ln -sfn "code/$dir" "$work"
-fi
-[ -d "$work/output" ] || mkdir -p "$work/output"
-[ -z "${7:-}" ] || /bin/sh -c "$4" sh "$9" "$7" "$8"
-cd "$work" && pwd -P
-"""
-
 SET_ASIDE = """
 set -eu
 work=$1 aside=$2
 cd "$(dirname "$work")" 2>/dev/null || exit 0
-# In this order: if interrupted, it leaves no folder that PREPARE would take for its own.
+# In this order: if interrupted, it leaves no folder that work_folder.py would take for its own.
 if [ -e code ] && ! [ -e "$aside" ]; then mv code "$aside"; fi
 rm -f work
 """

@@ -60,10 +60,10 @@ def start(
         "utf-8", "surrogateescape"
     )
     return RemoteCommand(
-        command=_dispatch(
-            "start",
+        command=script(
+            START,
+            inline("starter"),
             text("task_processes.sh") + text("task_watcher.sh"),
-            inline("subreaper"),
             folder,
             work,
             f"{port:04X}" if port else "",

@@ -42,11 +42,11 @@ def pump_channel(
     """Run the command; handlers run in this thread. Raises ChannelSilent, ChannelEnded, TooMuch,
     and what a handler or `stdin` raises."""
     wakeup = Wakeup(channel)
-    stdout, keep_out = _up_to_most()
-    stderr, keep_err = _up_to_most()
+    stdout, keep_out = up_to_most()
+    stderr, keep_err = up_to_most()
     with ending(channel):
         start(channel, line)
-    feeder = _Feeder(channel, stdin, wakeup)
+    feeder = Feeder(channel, stdin, wakeup, ends=True)
     try:
         while True:
             # Checked before the pipes are drained: later bytes wake us again.
@@ -75,7 +75,7 @@ class TooMuch(Exception):
     """The answer is larger than the limit."""
 
 
-def _up_to_most() -> tuple[bytearray, Handler]:
+def up_to_most() -> tuple[bytearray, Handler]:
     data = bytearray()
 
     def take(piece: bytes) -> None:
@@ -155,18 +155,23 @@ class Wakeup:
         return max(0.0, self._last + timeout - awake())
 
 
-class _Feeder:
-    """Sends `stdin` and its end from a thread of its own, so that outputs never wait for it."""
+class Feeder:
+    """Sends `stdin` from a thread of its own, so that outputs never wait for it, and `ends` it."""
 
     def __init__(
-        self, channel: paramiko.Channel, stdin: bytes | Iterable[bytes], wakeup: Wakeup
+        self,
+        channel: paramiko.Channel,
+        stdin: bytes | Iterable[bytes],
+        wakeup: Wakeup,
+        *,
+        ends: bool = False,
     ) -> None:
         self.error: BaseException | None = None
-        self._channel, self._wakeup = channel, wakeup
+        self._channel, self._wakeup, self._ends = channel, wakeup, ends
         self._thread: threading.Thread | None = None
+        self._is_whole = False
         if stdin == b"":
-            with contextlib.suppress(*BROKEN):
-                channel.shutdown_write()
+            self._end()
             return
         chunks = (stdin,) if isinstance(stdin, bytes) else stdin
         self._thread = threading.Thread(target=self._feed, args=(chunks,), daemon=True)
@@ -175,6 +180,17 @@ class _Feeder:
     def join(self) -> None:
         if self._thread is not None:
             self._thread.join(_FEEDER_GRACE)
+
+    def is_done(self, seconds: float) -> bool:
+        """True if all is sent, now or within so many seconds."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self._is_whole
+
+    def _end(self) -> None:
+        if self._ends:
+            with contextlib.suppress(*BROKEN):
+                self._channel.shutdown_write()
 
     def _feed(self, chunks: Iterable[bytes]) -> None:
         try:
@@ -185,8 +201,8 @@ class _Feeder:
             self.error = error
             close(self._channel)
         else:
-            with contextlib.suppress(*BROKEN):
-                self._channel.shutdown_write()
+            self._is_whole = True
+            self._end()
 
     def _send(self, chunk: bytes) -> bool:
         """Send bytes; False if the command reads no more, which its exit code explains."""

@@ -13,6 +13,7 @@ from cloudtrain.core.model import Identity, Node
 from cloudtrain.core.protocols import Completed, Transport
 from cloudtrain.core.retry import AWAY, CLOCK, Clock, Retry
 from cloudtrain.core.shell import AnswerMark, Command
+from cloudtrain.core.ship import text_of
 from cloudtrain.ssh.sockets import ProxySocket, TunedSocket, Turn
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, in_words
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from cloudtrain.ssh.channel_io import ControlShell
     from cloudtrain.ssh.connection import SshConnection
+    from cloudtrain.ssh.resident import Resident
 
 T = TypeVar("T")
 
@@ -55,7 +57,11 @@ class SshTransport:
         timeout: float | None = None,
     ) -> Completed:
         """Same as Transport.run. Never tried again if the connection breaks: it may have run."""
-        link = self._link(node)
+        link, program = self._link(node), text_of(command)
+        if program:
+            return self._run_program(
+                node, link, command, program, stdin, on_stdout, on_stderr, timeout
+            )
         channel = self._opened(link.session)
         from cloudtrain.ssh.channel_io import pump_channel
 
@@ -78,6 +84,28 @@ class SshTransport:
                 output.end()
         stdout, stderr = mark.strip(done.stdout), mark.strip(done.stderr)
         return Completed(exit_code=done.exit_code, stdout=stdout, stderr=stderr)
+
+    def _run_program(
+        self,
+        node: Node,
+        link: ConnectionPool,
+        command: Command,
+        program: tuple[str, ...],
+        stdin: bytes | Iterable[bytes],
+        on_stdout: Callable[[bytes], None] | None,
+        on_stderr: Callable[[bytes], None] | None,
+        timeout: float | None,
+    ) -> Completed:
+        """Run a program for the node's Python in the one that runs there already."""
+        line = f"exec {command.shell()}"
+        resident = self._opened(link.resident)
+        silent = f"no data from the node for {timeout or 0:g} s while `{_short(line)}` ran"
+        with _failures_on(node, link, line, silent=silent, broken=f"while `{_short(line)}` ran"):
+            done = resident.run(
+                program, stdin=stdin, on_stdout=on_stdout, on_stderr=on_stderr, timeout=timeout
+            )
+        link.give_back(resident)
+        return done
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """Same as Transport.ask. Background children of the script must not keep its outputs."""
@@ -202,6 +230,7 @@ class ConnectionPool:
         self._proxy: ProxySocket | None = None
         self._shell_lock = threading.Lock()
         self._shell: ControlShell | None = None
+        self._residents: list[Resident] = []
         self._closed = False
 
     def session(self) -> paramiko.Channel:
@@ -229,6 +258,31 @@ class ConnectionPool:
                 except BROKEN as error:
                     raise self._unreachable(f"SSH disconnected: {in_words(error)}") from error
             return self._shell
+
+    def resident(self) -> Resident:
+        """A Python that waits for a program. Raises NodeUnreachable, HostKeyMismatch."""
+        with self._lock:
+            waiting, self._residents = self._residents, []
+            free = [each for each in waiting if each.is_free]
+            self._residents = free[:-1]
+        if free:
+            return free[-1]
+        channel = self.session()
+        from cloudtrain.ssh.connection import BROKEN
+        from cloudtrain.ssh.resident import Resident
+
+        try:
+            return Resident(channel)
+        except BROKEN as error:
+            raise self._unreachable(f"SSH disconnected: {in_words(error)}") from error
+
+    def give_back(self, resident: Resident) -> None:
+        """Keep it for the next program, or end it if it cannot run one, or one is kept already."""
+        with self._lock:
+            if resident.is_free and not self._residents:
+                self._residents.append(resident)
+                return
+        resident.close()
 
     def proxy_words(self) -> str:
         """Last message of the command of `network.ssh_proxy`, in brackets; "" for nothing."""

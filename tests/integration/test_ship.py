@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core import ship
+from cloudtrain.core.shell import Command, script
+from cloudtrain.runs import task_commands
 
 
 def run_with(first: Path) -> subprocess.CompletedProcess[str]:
@@ -52,6 +54,7 @@ ORDERS: dict[str, tuple[object, ...]] = {
 """What is asked of every node in every run."""
 
 SLOW = {"json", "re", "threading", "typing", "contextlib", "subprocess", "http"}
+SLOW |= {"enum", "encodings.idna", "selectors", "signal", "socket"}
 """Each takes 3 to 10 ms of CPU, where Python itself starts in 6 (3.11, 2026-11-27)."""
 
 
@@ -59,15 +62,43 @@ SLOW = {"json", "re", "threading", "typing", "contextlib", "subprocess", "http"}
 def test_what_every_run_asks_of_every_node_loads_no_slow_module(name: str, tmp_path: Path) -> None:
     program = ship.program(name)
     orders = "".join(json.dumps(order) + "\n" for order in (*ORDERS[name], None))
-    arguments = f"cloudtrain.node.{name}", str(len(program.source))
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-I", "-S", "-c", ship.BOOT, *arguments],
-        input=program.source + orders.encode(),
-        cwd=tmp_path,
+    done = loading(program.command, program.source + orders.encode(), tmp_path)
+    assert f"cloudtrain.node.{name}" in loaded(done)
+    assert not loaded(done) & SLOW
+    assert all(json.loads(line) for line in done.stdout.splitlines())
+
+
+TEXTS = {
+    "resident": (ship.resident(), b"\1t 4\npass0\n"),
+    "follower": (task_commands.follow("none", 0), b""),
+    "starter": (
+        task_commands.start("a", tag="t", work=".", command="true", environment={}).command,
+        b"",
+    ),
+    "work_folder": (script(ship.START, ship.bundle("work_folder"), "r/work", *[""] * 5), b""),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_sent_as_text_for_every_run_loads_no_slow_module(name: str, tmp_path: Path) -> None:
+    assert not loaded(loading(*TEXTS[name], tmp_path)) & SLOW
+
+
+def loading(command: Command, stdin: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-I", "-S", "-c", *ship.text_of(command)],
+        input=stdin,
+        cwd=folder,
         capture_output=True,
         check=True,
     )
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
-    assert f"cloudtrain.node.{name}" in loaded
-    assert not loaded & SLOW
-    assert all(json.loads(line) for line in done.stdout.splitlines())
+
+
+def loaded(done: subprocess.CompletedProcess[bytes]) -> set[str]:
+    return {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+
+
+def test_only_what_a_python_starts_is_a_text_for_it() -> None:
+    assert ship.text_of(script(ship.START, "pass", "a")) == ("pass", "a")
+    assert ship.text_of(script(f"cd /; {ship.START}", "pass", "a")) == ()
+    assert ship.text_of(ship.check_python()) == ()

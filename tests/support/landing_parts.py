@@ -292,7 +292,8 @@ class Cluster:
         work.rename(work.with_name("code"))
         work.symlink_to("code")
         place = paths.work_folder("mnist", RUN, task).rpartition("/")[0]
-        command = script(ship.START, ship.inline("changes"), "begin", place, ".")
+        begins = "\nbegin(*map(os.fsencode, sys.argv[1:]))\n"
+        command = script(ship.START, ship.text("changes.py") + begins, place, ".")
         done = self.transport.run(self.nodes[task], command)
         assert done.exit_code == 0, done.stderr
 

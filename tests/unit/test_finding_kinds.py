@@ -15,6 +15,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.init import page
 from cloudtrain.config import load
 from cloudtrain.core.finding_kinds import FINDINGS, IGNORABLE
+from cloudtrain.core.protocols import Finding
 from tests.support.sources import nodes
 
 PACKAGE = Path(cloudtrain.__file__).parent

@@ -76,7 +76,8 @@ class Nodes:
         **_: Any,
     ) -> Completed:
         verb, *arguments = command.arguments[4:]
-        verb = "follow" if verb == ship.inline("follower") else verb
+        verbs = {ship.inline("follower"): "follow", ship.inline("starter"): "start"}
+        verb = verbs.get(verb, verb)
         folder = next(
             word for word in arguments if word.startswith(".cloudtrain/") and "attempt-" in word
         )

@@ -33,7 +33,8 @@ UNLIMITED = {
     ("rehearsal/fault_trial.py", "Trial.run"): "the thread looks at `over`, set just before",
     ("rehearsal/faults.py", "inject_client"): "`over` is set when the trial's run has ended",
     ("ssh/channel_io.py", "pump_channel"): "the feeder has _FEEDER_GRACE seconds",
-    ("report/tensorboard_server.py", "serving"): "the process was killed just before",
+    ("ssh/resident.py", "Resident.run"): "the feeder has _FEEDER_GRACE seconds",
+    ("commands/tensorboard.py", "serving"): "the process was killed just before",
     ("providers/local/processes.py", "ForkServer.__exit__"): "the process was killed just before",
     # work whose every request or answer has a limit of its own
     ("core/parallel.py", "_Batch.answer"): "after all work is done",
