@@ -8,6 +8,8 @@ import inspect
 import itertools
 import logging
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +119,24 @@ def test_paramiko_prints_nothing_of_its_own(
         reason(identity, node)
     logging.getLogger("paramiko.transport").error("a line that nobody asked for")
     assert capfd.readouterr() == ("", "")
+
+
+MASKED = """
+import sys
+import cloudtrain.ssh.connection
+slow = {"invoke", "importlib.metadata", "email", "zipfile"} & sys.modules.keys()
+from importlib import metadata
+print(slow, metadata.version("paramiko") == metadata.version("paramiko"), metadata.__file__ != "")
+mask = cloudtrain.ssh.connection._Metadata("importlib.metadata")
+print(mask.version("paramiko"), mask.version("click") == metadata.version("click"))
+"""
+
+
+def test_paramiko_s_import_loads_no_invoke_and_no_metadata_and_leaves_the_real_ones() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MASKED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set() True True\ncloudtrain True\n"
 
 
 def test_everything_that_paramiko_raises_is_mapped() -> None:
