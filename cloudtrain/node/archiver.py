@@ -47,7 +47,7 @@ def listed(
         files = listing.Listing(work, wanted, home, restored=False)
         for file in itertools.chain(files.files(), files.changed() if changed else ()):
             name, source = formats.ARCHIVED_WORK + file.path, os.path.join(top, file.source)
-            found[file.path] = file._replace(path=name, source=source)
+            found[file.path] = listing.File(name, source, file.size, file.stamp, file.named)
         if unread is not None:
             unread.extend(files.unread)
     return found

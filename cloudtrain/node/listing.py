@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 import sys
-from collections import namedtuple
 
 from cloudtrain.node import changes, client, formats, short_json
 
@@ -34,7 +33,7 @@ KEY = "looks like a key"
 REASONS = (OUTSIDE, NOTHING, CIRCLE, AROUND, TOO_MANY, OTHER, KEY, *KINDS.values())
 
 
-class File(namedtuple("File", "path source size stamp named")):
+class File:
     """A regular file on a node. `path` is its name in the work folder, `source` its name without
     links; outside the work folder, `path` has a prefix of formats.py and `source` is absolute.
     `named`: it matches a pattern; the others were made or changed by the task.
@@ -43,10 +42,27 @@ class File(namedtuple("File", "path source size stamp named")):
     it was changed within the clock's tick or through a mapping.
     """
 
-    __slots__ = ()
+    # Not by collections.namedtuple, which with its import takes a third as long as Python's start.
+    __slots__ = ("named", "path", "size", "source", "stamp")
 
-    def __new__(cls, path: str, source: str, size: int, stamp: str, named: bool = True) -> "File":
-        return super().__new__(cls, path, source, size, stamp, named)
+    def __init__(self, path: str, source: str, size: int, stamp: str, named: bool = True) -> None:
+        self.path = path
+        self.source = source
+        self.size = size
+        self.stamp = stamp
+        self.named = named
+
+    def facts(self) -> "tuple[str, str, int, str, bool]":
+        return self.path, self.source, self.size, self.stamp, self.named
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, File) and self.facts() == other.facts()
+
+    def __hash__(self) -> int:
+        return hash(self.facts())
+
+    def __repr__(self) -> str:
+        return f"File{self.facts()!r}"
 
 
 def main() -> None:
@@ -94,10 +110,11 @@ def fitting(files: "typing.Iterable[File]", limit: int) -> "set[str]":
     return found
 
 
-class Folder(namedtuple("Folder", "path real through")):
+class Folder:
     """A folder to list. `path` ends in a slash, `through` are the links that led there."""
 
-    __slots__ = ()
+    def __init__(self, path: str, real: bytes, through: "tuple[bytes, ...]") -> None:
+        self.path, self.real, self.through = path, real, through
 
 
 class Listing:
