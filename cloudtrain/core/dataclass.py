@@ -135,7 +135,7 @@ def _initializer(cls: Any, own: tuple[dataclasses.Field[Any], ...]) -> Callable[
 def _mistake(
     own: Iterable[dataclasses.Field[Any]], needed: Collection[str], given: Mapping[str, Any]
 ) -> str:
-    """What Python says of such arguments."""
+    """Text of Python on such arguments."""
     names = [one.name for one in own]
     for name in given:
         if name not in names:

@@ -34,7 +34,7 @@ UNLIMITED = {
     ("rehearsal/faults.py", "inject_client"): "`over` is set when the trial's run has ended",
     ("ssh/channel_io.py", "pump_channel"): "the feeder has _FEEDER_GRACE seconds",
     ("ssh/resident.py", "Resident.run"): "the feeder has _FEEDER_GRACE seconds",
-    ("commands/tensorboard.py", "serving"): "the process was killed just before",
+    ("report/tensorboard_server.py", "serving"): "the process was killed just before",
     ("providers/local/processes.py", "ForkServer.__exit__"): "the process was killed just before",
     # work whose every request or answer has a limit of its own
     ("core/parallel.py", "_Batch.answer"): "after all work is done",
