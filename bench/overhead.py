@@ -33,9 +33,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 LIMIT = 600.0
+CORES = os.cpu_count() or 1
 TRAINS = "python multi_worker_mirrored.py --output {output} --epochs 3"
 NOTHING = "true"
 TENSORFLOW = {"tensorflow": "2.21", "packages": ["scikit-learn"]}
+
+TRAIN = "**`cloudtrain train`**"
+FLOOR = "the floor: `cloudtrain exec` of a Python that does nothing"
+"""A connection to each node, and one start of Python there: no run can do with less."""
 
 EXIT = "the last exit, as the supervisor on its node marked it"
 
@@ -95,11 +100,20 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost:
+    """A command: seconds in all, and of CPU of the client and of one node."""
+
+    wall: float
+    client: float
+    node: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sides:
     ours: list[Run]
     hand: list[float]
-    commands: Mapping[str, list[float]]
-    """Seconds of other commands on the cluster that is up."""
+    commands: Mapping[str, list[Cost]]
+    """Other commands on the cluster that is up."""
 
 
 def _training(folder: Path, runs: int) -> Sides:
@@ -115,7 +129,12 @@ def _fixed(folder: Path, count: int, runs: int) -> Sides:
     cluster = Cluster(
         folder, "custom", {"worker": {"count": count}}, NOTHING, folder / "empty", setup={}
     )
-    commands = {"`cloudtrain up`, nothing to do": ["up"], "`cloudtrain status`": ["status"]}
+    file = str(cluster.file)
+    commands = {
+        "`cloudtrain up`, nothing to do": ["up", file],
+        "`cloudtrain status`": ["status", file],
+        FLOOR: ["exec", file, "--", sys.executable, "-I", "-S", "-c", "pass"],
+    }
     return _measured(cluster, runs, commands)
 
 
@@ -131,9 +150,7 @@ def _measured(cluster: Cluster, runs: int, commands: Mapping[str, list[str]]) ->
             for turn in turns:
                 turn()
             for name, words in commands.items():
-                began = time.perf_counter()
-                cluster.cloudtrain(*words, str(cluster.file))
-                sides.commands[name].append(time.perf_counter() - began)
+                sides.commands[name].append(cluster.cost(*words))
             print(f"{cluster.name}: round {number + 1} of {runs} done", file=sys.stderr)
     return sides
 
@@ -229,6 +246,14 @@ class Cluster:
         if done.returncode:
             sys.exit(f"cloudtrain {' '.join(words)} failed:\n{done.stderr[-4000:]}")
         return done.stdout
+
+    def cost(self, *words: str) -> Cost:
+        before = self._cpu_of_nodes()
+        began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.cloudtrain(*words)
+        wall = time.perf_counter() - began
+        client = _cpu(resource.getrusage(resource.RUSAGE_CHILDREN)) - _cpu(used)
+        return Cost(wall=wall, client=client, node=(self._cpu_of_nodes() - before) / self.count)
 
     def train(self) -> Run:
         """A whole process, with the times of its events."""
@@ -362,7 +387,7 @@ def _report(
     yield "# Overhead of `cloudtrain train`\n\n"
     yield (
         f"Made by `python bench/overhead.py --runs {options.runs} "
-        f"--nodes {' '.join(map(str, options.nodes))}`: {os.cpu_count()} cores, "
+        f"--nodes {' '.join(map(str, options.nodes))}`: {CORES} cores, "
         f"{platform.system()}, Python {platform.python_version()}, {_openssh()}, load average "
         f"{load:.1f} at the start. Nodes of `provider: local`, up already. Medians in seconds, "
         "best in brackets; both sides by turns, after one uncounted run of each.\n\n"
@@ -370,13 +395,13 @@ def _report(
     if training is not None:
         yield "## The example on a chief and two workers\n\n"
         yield f"`{TRAINS}`; by hand: three shells, from their start to the last exit.\n\n"
-        yield from _both(training)
+        yield from _both(training, 3)
     for count, sides in fixed.items():
         yield f"\n## `{NOTHING}` on {count} nodes: the fixed cost\n\n"
-        yield from _both(sides)
+        yield from _both(sides, count)
 
 
-def _both(sides: Sides) -> Iterator[str]:
+def _both(sides: Sides, nodes: int) -> Iterator[str]:
     walls = [run.wall for run in sides.ours]
     more = statistics.median(walls) - statistics.median(sides.hand)
     ratio = statistics.median(walls) / statistics.median(sides.hand)
@@ -384,21 +409,30 @@ def _both(sides: Sides) -> Iterator[str]:
     own = [run.wall - run.tasks for run in sides.ours]
     yield "| | seconds |\n|---|---|\n"
     yield f"| by hand | {_cell(sides.hand)} |\n"
-    yield f"| **`cloudtrain train`** | {_cell(walls)} · {times}{more:+.2f} s |\n"
+    yield f"| {TRAIN} | {_cell(walls)} · {times}{more:+.2f} s |\n"
     yield "| … of that, from the first task's start to the last exit | "
     yield f"{_cell([run.tasks for run in sides.ours])} |\n"
     yield f"| … and all the rest, which is ours | {_cell(own)} |\n"
-    for name, seconds in sides.commands.items():
-        yield f"| {name} | {_cell(seconds)} |\n"
-    yield f"| CPU of `cloudtrain train` here | {_cell([run.client for run in sides.ours])} |\n"
-    yield f"| CPU of one node | {_cell([run.node for run in sides.ours])} |\n"
+    yield "\n| | seconds | CPU here | CPU of a node |\n|---|---|---|---|\n"
+    costs: Mapping[str, Sequence[Run | Cost]] = {TRAIN: sides.ours, **sides.commands}
+    for name, of in costs.items():
+        cells = [_cell([each.wall for each in of])]
+        cells += [_cell([each.client for each in of], 3), _cell([each.node for each in of], 3)]
+        yield f"| {name} | {' | '.join(cells)} |\n"
+    if FLOOR in costs:
+        least, run = (
+            (min(each.client for each in of) + nodes * min(each.node for each in of)) / CORES
+            for of in (costs[FLOOR], costs[TRAIN])
+        )
+        yield f"\nShared by {CORES} cores, the CPU of the floor takes {least:.2f} s, "
+        yield f"that of `cloudtrain train` {run:.2f} s.\n"
     yield "\n| phase of `cloudtrain train` | seconds |\n|---|---|\n"
     for name, _ in PHASES:
         yield f"| {name} | {_cell([run.phases[name] for run in sides.ours])} |\n"
 
 
-def _cell(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f})"
+def _cell(seconds: Sequence[float], digits: int = 2) -> str:
+    return f"{statistics.median(seconds):.{digits}f} ({min(seconds):.{digits}f})"
 
 
 def _openssh() -> str:
