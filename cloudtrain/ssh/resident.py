@@ -11,10 +11,12 @@ import paramiko
 
 from cloudtrain.core import ship
 from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import MOST
 from cloudtrain.ssh.channel_io import (
     ChannelEnded,
     Feeder,
     Handler,
+    TooMuch,
     Wakeup,
     close,
     drain,
@@ -123,7 +125,8 @@ def _pieces(stdin: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Section:
-    """Passes on one output between the marks of a program as it arrives."""
+    """Passes on one output between the marks of a program as it arrives. Raises TooMuch for what
+    never begins, ChannelEnded for a mark that is none."""
 
     def __init__(self, token: bytes, take: Handler) -> None:
         self._first, self._last = b"<" + token, token + b" "
@@ -138,18 +141,21 @@ class Section:
             _, self.has_begun, rest = _parted(data, self._first)
             if not self.has_begun:
                 self._held = data
+                if len(data) > MOST:
+                    raise TooMuch
                 return
             data = rest
         if self.is_over:
             return
         text, is_last, rest = _parted(data, self._last)
         if is_last:
-            code, is_whole, _ = _parted(rest, b">")
-            self.is_over = is_whole
-            if is_whole:
-                self.code = int(code)
-            else:
+            code, self.is_over, _ = _parted(rest[:_LONGEST], b">")
+            if self.is_over:
+                self.code = _number(code)
+            elif len(rest) < _LONGEST:
                 self._held = data[len(text) :]
+            else:
+                raise ChannelEnded(_NO_MARK)
         else:
             at = text.rfind(self._last[:1], max(0, len(text) - len(self._last)))
             if at >= 0 and self._last.startswith(text[at:]):
@@ -162,6 +168,19 @@ class Section:
         rest, self._held = self._held, b""
         if rest:
             self._take(rest)
+
+
+_LONGEST = 10
+"""Bytes of an exit code and the end of its mark."""
+
+_NO_MARK = "the node's Python answered with an invalid exit code"
+
+
+def _number(code: bytes) -> int:
+    try:
+        return int(code)
+    except ValueError:
+        raise ChannelEnded(_NO_MARK) from None
 
 
 def _parted(data: bytes, mark: bytes) -> tuple[bytes, bool, bytes]:

@@ -18,6 +18,7 @@ from cloudtrain.core import ship
 from cloudtrain.core.errors import NodeError, NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.core.shell import Command, script
+from cloudtrain.ssh.channel_io import ChannelEnded, TooMuch
 from cloudtrain.ssh.resident import Section
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.fakes import eventually
@@ -315,3 +316,17 @@ def test_what_cannot_be_a_mark_is_passed_on_at_once() -> None:
     assert taken == [b"line\n"]
     section.feed(b"half\1to")
     assert taken[1:] == [b"half"]
+
+
+def test_a_node_whose_answer_never_begins_is_given_up() -> None:
+    section = Section(TOKEN, print)
+    section.feed(bytes(1 << 20))
+    with pytest.raises(TooMuch):
+        section.feed(b"\0")
+
+
+@pytest.mark.parametrize("code", [b"word>", b"", b"1" * 5000])
+def test_a_mark_with_no_exit_code_is_no_answer(code: bytes) -> None:
+    section = Section(TOKEN, print)
+    with pytest.raises(ChannelEnded, match="invalid exit code"):
+        section.feed(b"<\1token\1token " + code + b"padding of the rest>")
