@@ -54,7 +54,7 @@ def test_a_killed_deep_check_leaves_nothing_that_down_or_gc_do_not_find(
 ) -> None:
     """By the name on record here, or by what the account says elsewhere, once its end has come."""
     killed = 0
-    for point in cases.of(sweep.deep_points(cloud), 3):
+    for point in cases.of(sweep.deep_points(cloud), 2):
         sweep.begin_anew(cloud)
         if not sweep.killed(point, "check", str(sweep.file), "--deep"):
             continue

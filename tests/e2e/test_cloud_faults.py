@@ -8,7 +8,7 @@ import pytest
 
 from tests.standins.faults import EVER, FAULTS
 from tests.support.cloud_client import Haste
-from tests.support.cloud_rig import MACHINES, Point, Rig, named
+from tests.support.cloud_rig import MACHINES, Point, Rig, named, on_each_cloud
 from tests.support.lanes import Cases
 
 NEVER = (503, 403, 500, 429)
@@ -67,7 +67,7 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int, cases: Case
     actions = calls_of_up_and_down(rig)
     known = [str(point.action) for point in named(actions)]
     different = sorted(set(actions) - ({GOOGLES_OWN_PATIENCE} if not cases.every else set()))
-    for action in cases.of(different, 2, always=known):
+    for action in cases.of(different, 1, always=known):
         status = NEVER[(different.index(action) + shift) % len(NEVER)]
         rig.begin_anew()
         rig.cloud.fault("answer", status=status, action=action, times=EVER)
@@ -84,6 +84,7 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int, cases: Case
         assert rig.held() == [], action
 
 
+@on_each_cloud(0.0, 0.1)
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
 def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float, cases: Cases) -> None:
     """The call in flight is done at once, or only when the client has long turned to clearing. The
@@ -108,6 +109,7 @@ def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float, cases
     assert tried > (10 if cases.every else 0)
 
 
+@on_each_cloud()
 def test_what_is_listed_late_is_destroyed_too(rig: Rig, cases: Cases) -> None:
     """The client dies right after the last node was asked for; no list tells of any of them."""
     launches = launching(rig)
@@ -128,6 +130,7 @@ def launching(rig: Rig) -> list[int]:
     return list(range(named[0], named[-1] + 2))
 
 
+@on_each_cloud()
 def test_up_again_makes_no_node_twice(rig: Rig) -> None:
     rig.begin_anew()
     assert rig.run("create").nodes
@@ -136,6 +139,7 @@ def test_up_again_makes_no_node_twice(rig: Rig) -> None:
     assert not rig.run("destroy").error
 
 
+@on_each_cloud()
 def test_up_after_down_makes_new_nodes_with_the_same_keys(rig: Rig) -> None:
     """Also where a token is the same: EC2 tells of the instance that has ended by it."""
     rig.begin_anew()

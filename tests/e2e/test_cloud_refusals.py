@@ -13,10 +13,10 @@ import pytest
 
 from tests.standins.cloud import Cloud
 from tests.standins.faults import EVER
-from tests.support.cloud_rig import CLOUDS, MACHINES, Rig
+from tests.support.cloud_rig import CLOUDS, MACHINES, Rig, on_each_cloud
 from tests.support.lanes import Cases
 
-pytestmark = pytest.mark.parametrize("rig", MACHINES, indirect=True)
+pytestmark = [on_each_cloud(), pytest.mark.parametrize("rig", MACHINES, indirect=True)]
 Arm = Callable[[Cloud], None]
 
 

@@ -305,6 +305,7 @@ def test_a_private_registry_gives_its_image_by_a_password_that_no_task_gets(
     assert not any("pa55-in-no-file" in line for line in (programs / "asked").read_text())
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("name", "made", "words_"),
     [

@@ -21,6 +21,7 @@ from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.tensorflow_parts import config
 from tests.support.wheels import wheel
 
+pytestmark = pytest.mark.sweep(1, over="make")  # one of the two installers
 Make = Callable[[ClusterConfig], set[str]]
 
 

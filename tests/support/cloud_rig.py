@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.core.model import ClusterConfig, NodeGroup
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
@@ -41,6 +43,14 @@ MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
     **(TPUS if "gcp" in CLOUDS else {}),
 }
 """Everything that can be created: its cloud, and the changes of the config."""
+
+
+def on_each_cloud(*others: object) -> pytest.MarkDecorator:
+    """A test of MACHINES: the sample is each cloud, and one of the kinds of TPU. `others`: values
+    of a parameter that stands before the rig."""
+    always = [f"{other}-{name}" for other in others for name in CLOUDS]
+    return pytest.mark.sweep(1, over="rig", always=(*CLOUDS, *always))
+
 
 MAKES = ("RunInstances", "instances.insert", "PUT virtualMachines", "nodes.create")
 DELETES = ("TerminateInstances", "Delete", "DELETE", ".delete")
