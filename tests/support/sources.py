@@ -14,17 +14,27 @@ LEAVES = {str, int, type(None), ast.Load, ast.Store, ast.Del}
 
 
 def parsed(path: Path) -> ast.Module:
-    return _parsed(path.resolve())
+    return _parsed(_real(path))
 
 
 @cache
 def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return ast.parse(text_of(path))
+
+
+@cache
+def _real(path: Path) -> Path:
+    return path.resolve()
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text()
 
 
 def walked(path: Path) -> Sequence[ast.AST]:
     """As `ast.walk` has them, in half its time; without contexts such as `ast.Load`."""
-    return _walked(path.resolve())
+    return _walked(_real(path))
 
 
 @cache
@@ -37,7 +47,7 @@ def _walked(path: Path) -> Sequence[ast.AST]:
 
 def nodes(path: Path, kind: type[Node]) -> Iterator[Node]:
     """Those of one kind, in the order of `walked`. Most rules look at a tenth of what there is."""
-    yield from _by_kind(path.resolve()).get(kind, ())  # type: ignore[misc]
+    yield from _by_kind(_real(path)).get(kind, ())  # type: ignore[misc]
 
 
 @cache

@@ -11,7 +11,7 @@ from cloudtrain.core.protocols import ArtifactStore, HostKeys, StoreBackend, Tra
 from cloudtrain.core.ship import program
 from cloudtrain.providers import NAMES
 from cloudtrain.training.strategies import STRATEGIES
-from tests.support.sources import nodes, parsed, walked
+from tests.support.sources import nodes, parsed, text_of, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
@@ -41,20 +41,20 @@ def imports(path: Path) -> set[str]:
 
 
 def test_role_and_index_become_a_name_in_one_place() -> None:
-    made = [path.name for path in modules() if re.search(r"role\}\{[\w.]*index", path.read_text())]
+    made = [path.name for path in modules() if re.search(r"role\}\{[\w.]*index", text_of(path))]
     assert made == ["task_id.py"]
 
 
 def test_only_a_plan_chooses_machines() -> None:
     """Others take a node's machine from it: resolved again, it may be another one."""
-    callers = [path.name for path in modules() if "resolve_group(" in path.read_text()]
+    callers = [path.name for path in modules() if "resolve_group(" in text_of(path)]
     assert callers == ["plan.py"]
 
 
 def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:
     for path in modules():
         if path.relative_to(PACKAGE).as_posix() != "core/events.py":
-            text = path.read_text()
+            text = text_of(path)
             assert '["event"]' not in text, path
             assert '.get("event")' not in text, path
 
@@ -102,7 +102,7 @@ def test_only_the_session_and_the_registry_load_providers() -> None:
         assert not {name for name in imports(path) if name.startswith("cloudtrain.providers")}, path
         own = path.relative_to(PACKAGE).as_posix()
         if own not in ASKS_THE_REGISTRY:
-            assert "cloudtrain.providers" not in path.read_text(), path
+            assert "cloudtrain.providers" not in text_of(path), path
 
 
 def test_imports_run_one_way() -> None:
@@ -221,7 +221,7 @@ def test_node_holds_what_runs_on_nodes_and_nothing_else() -> None:
 
 def test_a_program_brings_each_module_that_it_may_import() -> None:
     for path in ON_NODES:
-        if "def main(" not in path.read_text() or path.name in BROUGHT:
+        if "def main(" not in text_of(path) or path.name in BROUGHT:
             continue
         brought = set(ast.literal_eval(program(path.stem).source.decode("ascii")))
         needed = {"cloudtrain", "cloudtrain.node", f"cloudtrain.node.{path.stem}"}
@@ -262,7 +262,7 @@ def errors_in(nodes: tuple[ast.AST, ...]) -> set[str]:
 
 
 def sleeps(path: Path) -> bool:
-    text = path.read_text()
+    text = text_of(path)
     return "sleep" in text and any(
         (isinstance(node, ast.Attribute) and ast.unparse(node) == "time.sleep")
         or (isinstance(node, ast.ImportFrom) and "sleep" in (alias.name for alias in node.names))
@@ -302,7 +302,7 @@ OF_NOW = {"time.gmtime()", "time.localtime()", "time.ctime()", "time.asctime()"}
 
 def test_the_wall_clock_is_read_in_one_place_and_on_nodes_alone() -> None:
     """It jumps, and may be wrong: moments are those of `moments.py`, or of a clock given in."""
-    named = [path for path in modules() if re.search(r"\btime\b|datetime", path.read_text())]
+    named = [path for path in modules() if re.search(r"\btime\b|datetime", text_of(path))]
     found = {
         path.relative_to(PACKAGE).as_posix(): lines
         for path in named

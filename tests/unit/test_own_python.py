@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from cloudtrain.core import own_python
-from tests.support.sources import nodes
+from tests.support.sources import nodes, text_of
 from tests.unit.test_architecture import PACKAGE, modules
 
 WITHOUT_STARTING = {"playbooks/tensorflow.py", "providers/local/environment.py"}
@@ -26,7 +26,7 @@ def test_our_interpreter_is_started_by_one_module_alone() -> None:
 
 
 def test_whoever_starts_it_does_so_in_a_neutral_folder() -> None:
-    users = [path for path in modules() if "own_python" in path.read_text()]
+    users = [path for path in modules() if "own_python" in text_of(path)]
     users = [path for path in users if own(path) not in {"core/own_python.py", "__main__.py"}]
     starts = 0
     for path in users:
