@@ -142,11 +142,6 @@ def check_python() -> Command:
     return script(_FIND + _BY_NAME + _EXEC, IS_NEW)
 
 
-def shell(name: str, *arguments: str) -> Command:
-    """Command of a script of node/ with its arguments as `$1`, `$2`, …"""
-    return script(text(name), *arguments)
-
-
 def from_variable(variable: str) -> str:
     """Code for `python -c` that runs a module whose text, as `text` gives it, is in an environment
     variable. For tasks, whose stdin is empty and whose command users read."""
