@@ -3,7 +3,6 @@ of its own. One program at a time; the node's side is node/resident.py."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
@@ -14,13 +13,13 @@ from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import MOST
 from cloudtrain.ssh.channel_io import (
     ChannelEnded,
+    ChannelSilent,
     Feeder,
     Handler,
     TooMuch,
     Wakeup,
     close,
     drain,
-    ending,
     up_to_most,
 )
 from cloudtrain.ssh.connection import BROKEN, exit_code, start, why_ended
@@ -68,8 +67,7 @@ class Resident:
         try:
             head = _request(token, program)
             if isinstance(stdin, bytes) and len(head) + len(stdin) <= _AT_ONCE:
-                with ending(channel):
-                    channel.sendall(head + b"".join(_pieces([stdin])))
+                _send(channel, head + b"".join(_pieces([stdin])), timeout)
             else:
                 chunks = [stdin] if isinstance(stdin, bytes) else stdin
                 feeder = Feeder(channel, _request_of(head, chunks), wakeup)
@@ -83,7 +81,10 @@ class Resident:
                     wakeup.wait(timeout)
             if feeder is not None and feeder.error is not None:
                 raise feeder.error
-            code = out.code if out.is_over and err.is_over else self._ended(out, err, wakeup)
+            code = out.code
+            if not (out.is_over and err.is_over):
+                wakeup.wait_for(channel.status_event, timeout)
+                code = self._ended(out, err)
             self._is_free = feeder is None or feeder.is_done(_FED)
             return Completed(exit_code=code, stdout=bytes(stdout), stderr=bytes(stderr))
         finally:
@@ -92,17 +93,25 @@ class Resident:
                 if feeder is not None:
                     feeder.join()
 
-    def _ended(self, out: Section, err: Section, wakeup: Wakeup) -> int:
+    def _ended(self, out: Section, err: Section) -> int:
         """The exit code of a Python that has not started. Raises ChannelEnded for one that has."""
-        channel = self._channel
-        with contextlib.suppress(*BROKEN):
-            channel.status_event.wait(1.0)
-        code = exit_code(channel)
+        code = exit_code(self._channel)
         if code is None or out.has_begun or err.has_begun:
-            raise ChannelEnded(why_ended(channel))
+            raise ChannelEnded(why_ended(self._channel))
         out.end()
         err.end()
         return code
+
+
+def _send(channel: paramiko.Channel, data: bytes, timeout: float | None) -> None:
+    """Send it; nothing if nobody reads it, as how the channel ended says more."""
+    channel.settimeout(timeout)
+    try:
+        channel.sendall(data)
+    except TimeoutError:
+        raise ChannelSilent from None
+    except BROKEN:
+        pass
 
 
 def _request(token: bytes, program: tuple[str, ...]) -> bytes:

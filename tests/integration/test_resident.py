@@ -264,13 +264,28 @@ def test_a_client_that_is_gone_ends_the_input_and_the_python(server: SshdNode, n
 
 
 @pytest.mark.openssh
-def test_a_node_without_python_says_what_to_install(ssh: SshTransport, node: Node) -> None:
-    missing = script(ship.START.replace("python3", "no-python3"), "pass")
-    alone = ssh.run(node, missing)
-    assert (alone.exit_code, alone.stderr.decode()) == (
-        127,
-        f"{ship.NO_PYTHON.replace('python3', 'no-python3')}\n",
-    )
+@pytest.mark.parametrize("stdin", [b"", iter([b"word"])])
+def test_a_node_without_python_says_what_to_install(
+    ssh: SshTransport,
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    stdin: bytes | Iterator[bytes],
+) -> None:
+    missing = ship.START.replace("-v python3", "-v no-such-python")
+    monkeypatch.setattr(ship, "resident", lambda: script(missing, "pass"))
+    done = ssh.run(node, run("pass"), stdin=stdin)
+    assert (done.exit_code, done.stdout) == (127, b"")
+    assert done.stderr.decode() == f"{ship.NO_PYTHON}\n"
+
+
+@pytest.mark.openssh
+def test_a_node_that_takes_no_request_is_silent(
+    ssh: SshTransport, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.ssh.resident._AT_ONCE", 1 << 30)
+    monkeypatch.setattr(ship, "resident", lambda: script("sleep 600"))
+    with pytest.raises(NodeUnreachable, match="no data from the node for"):
+        ssh.run(node, run("pass"), stdin=bytes(16 << 20), timeout=0.3)
 
 
 # ── the node's side, by itself ─────────────────────────────────────────────────
