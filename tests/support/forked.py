@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.parts > 1 and config.option.capture == "fd":
         raise pytest.UsageError("--parts needs --capture=sys: forked processes share files")
     if config.option.parts > 1:
-        gc.set_threshold(400_000)  # a quarter of the time otherwise
+        gc.set_threshold(1_000_000)  # a quarter of the time otherwise
 
 
 @pytest.hookimpl(tryfirst=True)
