@@ -8,6 +8,7 @@ import os
 import re
 import tarfile
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -41,7 +42,13 @@ WINDOW = 64
 """Files whose requests are signed while earlier ones are sent."""
 
 SHARE = 8
-"""Files of a window that one thread signs: most signatures take less than handing them over."""
+"""Files of a window that one thread signs where each takes a request to the store."""
+
+AT_HAND = 0.002
+"""Seconds: a signature that takes less needs no request, and takes less than handing it over."""
+
+SMALL = 1 << 20
+"""Bytes of a file that some store may be sent in parts, which takes requests before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +137,15 @@ class _Exchange:
             files = [file for _, file in window]
             waiting = [file for file, _ in list(self._asked.values())]
             lasts = valid_for(sum(file.size for file in (*waiting, *files)))
-            shares = [window[start : start + SHARE] for start in range(0, len(window), SHARE)]
+            began, rest = time.perf_counter(), window[1:]
             try:
-                uploads = list(chain.from_iterable(self._pool.map(some, shares)))
+                uploads = some(window[:1])
+                at_hand = time.perf_counter() - began < AT_HAND
+                if at_hand and all(file.size <= SMALL for file in files):
+                    uploads += some(rest)
+                else:
+                    shares = [rest[start : start + SHARE] for start in range(0, len(rest), SHARE)]
+                    uploads += chain.from_iterable(self._pool.map(some, shares))
             except CloudtrainError as error:  # upload_via_client reports it in full, or succeeds
                 self.sent.why = error.message
                 return

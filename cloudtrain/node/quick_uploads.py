@@ -31,9 +31,11 @@ IN_FLIGHT = 64 << 20
 FEWEST, MOST = 16, 256
 """Connections at once."""
 EACH = 0.0002
-"""A connection for each of so many seconds that the quickest answer took: what this thread takes
-for a file. With those it is always busy, and more would only be slower. A store in the same region
-answers within 10 to 200 ms: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html"""
+"""A connection for each of so many seconds that answers take of late: what this thread takes for a
+file. With those it is always busy, also where it or the store has to wait for a processor. S3
+answers within 100 to 200 ms: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html"""
+LATE = 16
+"""Answers of late."""
 CONNECTING = 16
 """Connections that are opened at once."""
 DOUBT = 8
@@ -41,9 +43,9 @@ DOUBT = 8
 LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def most(quickest: float) -> int:
-    """Connections at once, by the seconds until the quickest answer."""
-    return max(FEWEST, min(MOST, round(quickest / EACH)))
+def most(seconds: float) -> int:
+    """Connections at once, by the seconds until an answer."""
+    return max(FEWEST, min(MOST, round(seconds / EACH)))
 
 
 class Channel:
@@ -80,7 +82,8 @@ class QuickUploads:
         self.free = []  # type: list[Channel]
         self.open = {}  # type: dict[int, Channel]
         self.connecting = self.busy = self.bytes = self.well = self.wrong = 0
-        self.quickest = 0.0
+        self.waits = 0.0
+        """Seconds until an answer, of late."""
         self.answers = []  # type: list[dict[str, Any]]
         self.is_over = self.sleeps = False
         self.poll = select.epoll()
@@ -182,7 +185,7 @@ class QuickUploads:
                 self.carefully(self.due.popleft())
                 continue
             if not self.free:
-                wanted = min(most(self.quickest) - len(self.open), len(self.due), CONNECTING)
+                wanted = min(most(self.waits) - len(self.open), len(self.due), CONNECTING)
                 for _ in range(wanted - self.connecting):
                     self.connecting += 1
                     self.connectors.submit(self.connect, file)
@@ -257,9 +260,8 @@ class QuickUploads:
         if md5 and part.stored and md5 != part.stored:
             self.went_wrong(connection)
             return
-        now = time.monotonic()
-        took = now - connection.begun
-        self.quickest = min(self.quickest or took, took)
+        waited = time.monotonic() - connection.begun
+        self.waits += (waited - self.waits) / LATE if self.well else waited
         size, md5 = part.length, part.md5.hex()
         etag = answer.getheader("ETag") or ""
         receipt = {"etag": etag, "block": part.block, "size": size, "md5": md5}

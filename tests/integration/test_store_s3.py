@@ -205,8 +205,17 @@ def test_what_does_not_arrive_as_it_was_sent_is_refused_by_s3(
 
 
 def _then(upload: PresignedUpload | None, world: World) -> PresignedUpload | None:
-    world.door.corrupt = 1
+    world.door.corrupt = 2  # a small file that is refused is sent once more
     return upload
+
+
+def test_a_small_file_that_arrives_otherwise_once_is_sent_again(
+    world: World, sender: Sender
+) -> None:
+    data = sender.put("x", os.urandom(1000))
+    world.door.corrupt = 1
+    assert sender.send("x").arrived["x"].sha256 == hashlib.sha256(data).hexdigest()
+    assert sender.stored("x") == data
 
 
 @pytest.mark.sweep(2)
