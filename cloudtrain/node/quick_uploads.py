@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 18
 """Bytes up to which a file is small: it is in memory while it is sent."""
-IN_FLIGHT = 64 << 20
+IN_FLIGHT = 16 << 20
 """Bytes of files in memory."""
 FEWEST, MOST = 16, 256
 """Connections at once."""
