@@ -91,9 +91,10 @@ def main() -> None:
         "",
         "Ours lists and signs, compares size, version and checksum of every file, and keeps a "
         "record. s5cmd and boto3 compute no checksum: for one large file that is a third of a "
-        "second of CPU that they do not take. The SDKs' rows begin with the SDK imported. The servers share the cores with the "
-        "clients, and most of each row is theirs. With latency, `bench/latency.py` is before the "
-        "server." + (SEVERAL if max(options.nodes) > 1 else " One node."),
+        "second of CPU that they do not take. The SDKs' rows begin with the SDK imported. The "
+        "servers share the cores with the clients, and most of each row is theirs. With latency, "
+        "`bench/latency.py` is before the server."
+        + (SEVERAL if max(options.nodes) > 1 else " One node."),
         "",
     ]
     for kind, server in kinds.items():

@@ -14,6 +14,9 @@ class FindingKind(NamedTuple):
     """It is about this machine, and nobody doubts that it is good."""
 
 
+# A finding is made in checks/ or a cloud's checks.py, and joins a list of checks/check.py: that is
+# the same everywhere, `findings_of_all`; of a place, `fitting_findings`, which `up` has too;
+# `check` alone, `further_findings`.
 FINDINGS = {
     "quota": FindingKind(ignorable=True, of_machine=True),
     "price": FindingKind(ignorable=True),

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import cloudtrain
+from cloudtrain.cli.app import COMMANDS, cli
 from cloudtrain.cli.check import lines as check_lines
 from cloudtrain.cli.errors import show
 from cloudtrain.console.plain import PlainConsole
@@ -152,6 +154,29 @@ def test_each_error_about_what_a_user_gave_has_a_hint_or_says_enough() -> None:
     new = [each for each in found if counted[name := each.partition(":")[0]] > SAY_ENOUGH[name]]
     assert new == [], "pass it `hint=`, what to do next; or count it in SAY_ENOUGH here"
     assert counted == SAY_ENOUGH, "a hint was added: count it no more in SAY_ENOUGH here"
+
+
+def test_commands_flags_and_pages_that_a_hint_names_exist() -> None:
+    """Those of errors, findings, refusals and logs."""
+    tables = [*(PACKAGE / "providers").rglob("*.yaml"), *(PACKAGE / "diagnosis").glob("*.yaml")]
+    texts = [" ".join(path.read_text("utf-8").split()) for path in tables]
+    for path in sources():
+        for node in nodes(path, ast.Call):
+            values = [each.value for each in node.keywords if each.arg == "hint"]
+            texts += [ast.unparse(value).replace("\\n", " ") for value in values]
+    named = [found for text in texts for found in re.findall(r"`cloudtrain ([\w-]+)([^`]*)`", text)]
+    assert len(named) > 50
+    unknown = {name for name, _ in named} - COMMANDS.keys()
+    assert unknown == set(), "there is no such command"
+    for name, words in named:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        known = {flag for item in command.params for flag in item.opts}
+        flags = {*re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0])} - {"--debug"}
+        assert flags - known == set(), f"cloudtrain {name}{words}"
+    pages = {page for text in texts for page in re.findall(r"docs/([\w/-]+\.md)", text)}
+    lacking = [page for page in pages if not (PACKAGE.parent / "docs" / page).exists()]
+    assert lacking == [], "there is no such page"
 
 
 PACKAGE = Path(cloudtrain.__file__).parent

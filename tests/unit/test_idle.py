@@ -264,6 +264,24 @@ def marked_uses() -> set[str]:
     }
 
 
+STARTING = {"starting_idle_process", "ensure_idle_process"}
+
+
+def test_a_function_that_marks_a_use_starts_the_idle_process() -> None:
+    paths = (Path(cloudtrain.__file__).parent / "commands").glob("*.py")
+    functions = [node for path in paths for node in nodes(path, ast.FunctionDef)]
+    called = {
+        each.name: {
+            call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+            for call in ast.walk(each)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute | ast.Name)
+        }
+        for each in functions
+    }
+    marking = {name for name, calls in called.items() if calls & {"in_use", "begin_use"}}
+    assert {name for name in marking if not called[name] & STARTING} == set(), STARTING
+
+
 def test_each_use_has_a_row_and_is_on_the_page() -> None:
     unlocked = {*get_args(UnlockedUse)}
     others = {*get_args(judged.UseKind)} - unlocked

@@ -10,6 +10,7 @@ from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import SharedFolder
 from cloudtrain.importers.ai_platform import LEGACY
 from tests.support.import_parts import Desk, lost, tree
+from tests.support.releases import NEWEST
 
 SUBMIT = "gcloud ai-platform jobs submit training mnist_1 --region us-central1"
 """The shortest line that submits."""
@@ -178,7 +179,7 @@ def test_a_tpu_job_is_refused_at_its_line(desk: Desk, line: str) -> None:
 def test_runtime_and_python_version(desk: Desk) -> None:
     found = desk.imported(training(*CUSTOM, "runtimeVersion: '2.2'", "pythonVersion: '3.7'"))
     assert (found.config.setup.tensorflow, found.config.setup.python) == ("2.2", "3.7")
-    assert 'or "2.21" with keras: legacy' in found.text
+    assert f'or "{NEWEST}" with keras: legacy' in found.text
 
 
 def test_a_python_that_the_release_has_no_wheels_for_is_named(desk: Desk) -> None:

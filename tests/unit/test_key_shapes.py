@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.core.store_kinds import KINDS
 from cloudtrain.node.key_shapes import (
     _VALUES,
     file_reason,
@@ -37,6 +38,12 @@ JAX_PLATFORMS PATTERN LICENSE
 """
 _A = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ"  # not at random, so that no scanner is misled by this file
 LONG = _A * 5
+SIGNED = {
+    "gs": "https://storage.googleapis.com/b/o?X-Goog-Expires=60&X-Goog-Signature=" + "0a" * 256,
+    "s3": "https://bucket.s3.amazonaws.com/o?X-Amz-Expires=60&X-Amz-Signature=" + "0a" * 32,
+    "az": f"https://x.blob.core.windows.net/c?sv=2024-01-01&sig={LONG[:43]}%3D",
+}
+"""By the scheme of a store, a URL that is a right in itself."""
 VALUES = [
     f"AKIA{'IOSFODNN7EXAMPLE'}",
     f"ghp_{LONG[:36]}",
@@ -55,8 +62,7 @@ VALUES = [
     "-----BEGIN PRIVATE KEY-----",
     "-----BEGIN PGP PRIVATE KEY BLOCK-----",
     "DefaultEndpointsProtocol=https;AccountName=x;AccountKey=" + "a" * 86 + "==",
-    f"https://x.blob.core.windows.net/c?sv=2024-01-01&sig={LONG[:43]}%3D",
-    "https://bucket.s3.amazonaws.com/o?X-Amz-Expires=60&X-Amz-Signature=" + "0a" * 32,
+    *SIGNED.values(),
     '{"type": "service_account", "project_id": "x"}',
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLWhlcmU",
     "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXX",
@@ -102,6 +108,11 @@ def test_a_key_is_known_by_its_value_also_within_a_line(value: str) -> None:
     assert looks_like_key(value)
     assert looks_like_key(f"first {value} last")
     assert kind_of_key(value)
+
+
+def test_a_signed_url_of_each_kind_of_store_is_known() -> None:
+    """As a value, above: node/key_shapes.py has the pattern."""
+    assert {kind.scheme for kind in KINDS if kind.package} == {*SIGNED}, "add one to SIGNED here"
 
 
 def test_what_is_long_and_odd_is_no_key() -> None:

@@ -7,8 +7,9 @@ import ast
 import json
 import re
 import signal
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from string import Formatter
 from typing import Any, cast, get_args
 
 import pytest
@@ -375,6 +376,13 @@ def test_each_listed_message_has_that_hint(messages: str, words: str) -> None:
             assert word in str(hint), f"{message}: {where} does not say {word}"
 
 
+def test_names_in_the_braces_of_a_hint_are_texts() -> None:
+    found = [hint for subject in hints.rows().values() for _, hint in subject]
+    named = {name or "" for hint in found for _, name, *_ in Formatter().parse(hint)}
+    unknown = {name for name in named if name.isidentifier()} - hints.texts().keys()
+    assert unknown == set(), "add it to `texts` of diagnosis/hints.yaml"
+
+
 def test_each_hint_and_cause_of_a_log_is_tried_by_a_message() -> None:
     """Of this file, the page, tests/data/hint_messages.md, gpu_messages.json or a real log."""
     said = [text for node in walked(Path(__file__)) for text in literals(node)]
@@ -420,10 +428,35 @@ def test_each_kind_of_cause_is_found_by_something() -> None:
         for kind, facts in CAUSES.items()
         if facts.log is None and kind not in LIMITS and f'"{kind}"' not in code
     ]
-    assert lacking == [], (
-        "give it a `log`, or a row of runs/limits.LIMITS; for one killed from outside follow "
-        "`oom` from node/task_watcher.sh to runs/root_cause.py"
+    assert lacking == [], f"give it a `log`, or a row of runs/limits.LIMITS; or {OUTSIDE}"
+    unread = [kind for kind, facts in CAUSES.items() if facts.log is not None and not facts.logged]
+    assert unread == [], "without `logged`, its `log` is not read"
+
+
+OUTSIDE = (
+    "if it is killed from outside, do as `oom` does: a mark of node/task_watcher.sh, told by "
+    "node/follower.py, read by runs/task_commands.py into TaskView and Observation, and judged by "
+    "root_cause._kind_and_text"
+)
+
+
+def test_what_a_node_reports_of_a_killed_task_arrives() -> None:
+    """Each mark of the watcher is told by the follower and read, each fact of a task observed."""
+    node, runs = (Path(cloudtrain.__file__).parent / name for name in ("node", "runs"))
+    watcher = (node / "task_watcher.sh").read_text("utf-8")
+    marks = {*re.findall(r"^#   FOLDER/(\w+) ->", watcher, re.MULTILINE)} - {"task", "exit"}
+    assert marks == {*re.findall(r'ln -sn "[^"]*" "\$folder/(\w+)"', watcher)} - {"task", "exit"}
+    follower = (node / "follower.py").read_text("utf-8")
+    reader = (runs / "task_commands.py").read_text("utf-8")
+    lacking = [mark for mark in marks if f"/{mark}" not in follower or f'"{mark}"' not in reader]
+    assert lacking == [], OUTSIDE
+    (made,) = (
+        node
+        for node in walked(runs / "root_cause.py")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Observation"
     )
+    given = {each.arg for each in made.keywords}
+    assert {each.name for each in fields(Observation)} - given == set(), OUTSIDE
 
 
 def test_each_kind_of_cause_is_named_in_a_test() -> None:

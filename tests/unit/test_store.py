@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.extras import install_hint
+from cloudtrain.core.presign import Presigner
 from cloudtrain.core.store_kinds import StoreKind
 from cloudtrain.stores import extra_of, open_store
-from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
+from cloudtrain.stores.objects import BucketPresigner, CountingReader, decode_key, encode_key
 from tests.support.project import ROOT
 
 
@@ -44,8 +45,16 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
     if kind.package:
         presigner = f"cloudtrain.stores.presign.{kind.scheme}"
         assert importlib.util.find_spec(presigner), f"write {presigner.replace('.', '/')}.py"
+        classes = vars(importlib.import_module(presigner)).values()
+        doors = [*vars(Presigner), *vars(BucketPresigner)]
+        asked = {name for name in doors if not name.startswith("_")}
+        signs = [each for each in classes if asked <= {*dir(each)}]
+        assert signs, f"{presigner}: write its class, with {', '.join(sorted(asked))}"
         whole = any(row.startswith(f"| `{kind.scheme}://` |") for row in rows_of(kind, "artifacts"))
         assert whole, "docs/artifacts.md, `a node receives`: add its row"
+        page = (ROOT / "docs" / "artifacts.md").read_text("utf-8")
+        sentence = page.partition("\nNodes upload to ")[2].partition(".")[0]
+        assert f"`{kind.scheme}://`" in sentence, "docs/artifacts.md, `Nodes upload to`: name it"
 
 
 def rows_of(kind: StoreKind, page: str) -> list[str]:
