@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def end_the_node(project: Project) -> None:
     folder = node(project)
     while left := project.processes():
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ends with another one
+                os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder)
 
 
