@@ -32,7 +32,7 @@ PROFILE ?= dev
 units: $(VENV)/.made-dev
 	@TMPDIR=$(firstword $(wildcard /dev/shm) /tmp) \
 	$(BIN)/python -m pytest -q --hypothesis-profile $(PROFILE) -o tmp_path_retention_policy=failed \
-	-o console_output_style=classic --capture=sys -p no:logging --parts $(JOBS) tests/unit
+	-o console_output_style=classic --capture=sys -p no:logging --parts $$(($(JOBS) + 1)) tests/unit
 
 # The tests of `quick` on each Python that is installed, each in a .venv of its own.
 matrix:

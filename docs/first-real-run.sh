@@ -16,7 +16,7 @@ cloud=$1 place=$2 store=$3 part=$4
 here=$(cd "$(dirname "$0")/.." && pwd)
 report=$PWD/first-real-run-$cloud-$part.txt
 export CLOUDTRAIN_RECORD="$PWD/first-real-run-$cloud-$part.jsonl"
-work=$(mktemp -d) || exit 1
+work=$(mktemp -d) && cp -R "$here/examples" "$work" || exit 1
 failed=0
 command -v cloudtrain >/dev/null || PATH=$here/.venv/bin:$PATH
 case $cloud in
@@ -60,7 +60,7 @@ config() {
     [ "$cloud" = local ] || echo "placement: [$place]"
     echo "strategy: $2"; echo "nodes:"; printf '%b' "$5"
     echo 'setup: {tensorflow: "2.21", packages: [scikit-learn]}'
-    echo "code: {path: $here/examples}"
+    echo "code: {path: examples}"
     echo "train:"
     echo "  command: python $3 --output {output}"
     echo "  checkpoints: ckpt"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,23 @@ def test_what_is_sent_tells_nothing_of_the_account(line: str, masked: str) -> No
         check=True,
     )
     assert done.stdout == f"{masked}\n"
+
+
+def test_its_config_is_trusted_and_checked(project: Project, tmp_path: Path) -> None:
+    """With a `cloudtrain` that does nothing but `check`."""
+    stub = tmp_path / "bin" / "cloudtrain"
+    stub.parent.mkdir()
+    stub.write_text(f'#!/bin/sh\n[ "$1" != check ] || exec {sys.executable} -m cloudtrain "$@"\n')
+    stub.chmod(0o755)
+    path = f"{stub.parent}:{project.environment['PATH']}"
+    done = subprocess.run(
+        ["sh", SCRIPT, "local", "-", (tmp_path / "store").as_uri(), "cpu"],
+        cwd=tmp_path,
+        env={**os.environ, **project.environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(": ok\n") == 11
