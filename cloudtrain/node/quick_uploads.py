@@ -43,6 +43,13 @@ DOUBT = 8
 LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+def is_small(file: "dict[str, Any]") -> bool:
+    try:
+        return os.stat(client.plain(file["source"])).st_size <= SMALL
+    except OSError:
+        return False
+
+
 def most(seconds: float) -> int:
     """Connections at once, by the seconds until an answer."""
     return max(FEWEST, min(MOST, round(seconds / EACH)))
@@ -61,7 +68,7 @@ class Channel:
         self.sha256 = ""
         self.left = memoryview(b"")
         self.came = b""
-        self.begun = self.moved = 0.0
+        self.begun = self.moved = 0.0  # `begun`: 0 for one that has sent nothing yet
 
 
 class QuickUploads:
@@ -189,7 +196,7 @@ class QuickUploads:
                 for _ in range(wanted - self.connecting):
                     self.connecting += 1
                     self.connectors.submit(self.connect, file)
-                return
+                break
             connection = self.free.pop()
             self.due.popleft()
             if str(file["requests"][0]["url"]).startswith(connection.server + "/"):
@@ -197,6 +204,8 @@ class QuickUploads:
             else:  # one store is one server
                 self.free.append(connection)
                 self.carefully(file)
+        for connection in [each for each in self.free if not each.begun]:
+            self.drop(connection)  # a server may wait for what it sends, and serve nobody else
 
     # ── one file ──
 

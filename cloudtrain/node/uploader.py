@@ -57,10 +57,10 @@ def main() -> None:
     for line in sys.stdin.buffer:
         room.acquire()
         file = json.loads(line.decode())
-        if file["piece"] or len(file["requests"]) > 1:
-            carefully(file)
-        else:
+        if len(file["requests"]) == 1 and not file["piece"] and quick_uploads.is_small(file):
             quick.add(file)
+        else:
+            carefully(file)
     quick.finish()
     pool.shutdown()
 

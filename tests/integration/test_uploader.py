@@ -53,6 +53,7 @@ class Wire:
     scheme: str = "http"
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
+    one_at_a_time: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -69,7 +70,10 @@ def wire() -> Iterator[Wire]:
             except OSError:
                 return
             told.connections += 1
-            threading.Thread(target=serve, args=(told.connections, raw), daemon=True).start()
+            if told.one_at_a_time:
+                serve(told.connections, raw)
+            else:
+                threading.Thread(target=serve, args=(told.connections, raw), daemon=True).start()
 
     def serve(number: int, raw: socket.socket) -> None:
         with raw, suppress(OSError):
@@ -173,6 +177,18 @@ def test_a_server_of_http_1_0_is_served_by_a_connection_each(rig: Rig, told: Wir
 
     told.answer = old
     arrived(rig, many(40))
+
+
+def test_a_server_that_serves_one_connection_after_the_other_gets_all(rig: Rig, told: Wire) -> None:
+    """As http.server does: one that is open and says nothing would hold up all others."""
+
+    def old(asked: Asked) -> bytes | None:
+        asked.connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n")
+        return None
+
+    told.one_at_a_time, told.answer = True, old
+    large = {f"large{number}": b"x" * (quick_uploads.SMALL + 1) for number in range(3)}
+    arrived(rig, {**large, **many(40)})
 
 
 def test_a_server_that_hangs_up_after_each_answer_unsaid_gets_all(rig: Rig, told: Wire) -> None:
