@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from cloudtrain.config import load  # noqa: E402
 from cloudtrain.core.model import Identity, Node  # noqa: E402
 from cloudtrain.providers.local.provider import LocalProvider  # noqa: E402
 from cloudtrain.ssh.keys import load_identity, ssh_config  # noqa: E402
@@ -219,7 +220,7 @@ def _local(folder: Path, config: Path, count: int) -> Iterator[Nodes]:
 
     try:
         cloudtrain("up", str(bare))
-        nodes = LocalProvider(home=home, cache=folder / "cache").nodes(CLUSTER)
+        nodes = LocalProvider(load(bare), home=home, cache=folder / "cache").nodes(CLUSTER)
         made = Nodes(
             kind="provider local",
             folder=folder / "local",
