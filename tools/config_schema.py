@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -16,6 +17,7 @@ from cloudtrain.config.sections import ConfigFile
 from cloudtrain.core.cloud import clouds
 
 
+@cache
 def meanings(section: type[Section]) -> Mapping[str, str]:
     """Meaning of each field, by its attribute: its docstring, or its `text`."""
     found = {entry.name: entry.text for entry in section.by_key().values()}
