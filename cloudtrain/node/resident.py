@@ -5,7 +5,8 @@ other side is ssh/resident.py. A request on stdin: a line `TOKEN LENGTH…`, the
 text and of its arguments, then its stdin in pieces, each a line with its length before its bytes;
 the line `0` ends it. The program has stdout and stderr of this process, between `<TOKEN` and
 `TOKEN CODE>`, whose code is negative for a signal. Everything else of it is as if it was started
-alone: session, stdin, signals, variables. Ends with its client, whatever a program still does.
+alone: session, stdin, signals, variables. Ends with its client, or after the program that has all
+of its stdin by then.
 """
 
 # `signal`, which makes its numbers into an enumeration, takes half as long as the start of Python.

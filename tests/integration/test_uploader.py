@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -402,6 +403,23 @@ def test_small_files_go_over_tls_side_by_side(
     arrived(rig, files)
     assert len(told.asked) == 60
     assert told.connections <= quick_uploads.MOST
+
+
+def test_a_connection_that_fails_in_a_way_nobody_knows_holds_up_no_file() -> None:
+    class Strange:
+        def made_to(self, target: object) -> None:
+            raise ValueError(target)
+
+    sent: list[dict[str, object]] = []
+    strange: Any = Strange()
+    quick = quick_uploads.QuickUploads(strange, sent.append, lambda n: None, lambda well: True)
+    files: list[dict[str, object]] = [
+        {"n": n, "requests": [{"url": "http://127.0.0.1:1/x"}]} for n in range(40)
+    ]
+    for file in files:
+        quick.add(file)
+    quick.finish()
+    assert sorted(str(each["n"]) for each in sent) == sorted(str(n) for n in range(40))
 
 
 # ── Who hears it ─────────────────────────────────────────────────────────────
