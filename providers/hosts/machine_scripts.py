@@ -77,7 +77,9 @@ UNMARK_HOME = 'rm -f -- "$1"'
 END_TASKS = r"""
 place="$HOME/.cloudtrain/$1" tag="CLOUDTRAIN_SETUP=$1/"
 ours() {
-    grep -lsz "^$tag" /proc/[0-9]*/environ | cut -d/ -f3
+    for its in $(grep -lsz "^$tag" /proc/[0-9]*/environ); do
+        grep -qsxzF "HOME=$HOME" "$its" && echo "$its" | cut -d/ -f3
+    done
     for process in /proc/[0-9]*; do
         case "$(readlink "$process/cwd" 2>/dev/null)" in
             "$place" | "$place"/*) echo "${process#/proc/}" ;;
@@ -93,8 +95,9 @@ for signal in TERM KILL KILL; do
 done
 readlink "$place/home" || true
 """
-"""Ends what works in the cluster's folder, or was started by `setup.run`; answers with the name of
-the home."""
+"""Ends what works in the cluster's folder, or was started by `setup.run` in this home: another
+account's cluster may have the same name, and root sees its processes. Answers with the name of the
+home."""
 
 CLEAR = r"""
 set -eu

@@ -108,15 +108,16 @@ def test_tasks_that_still_run_there_are_ended(machines: list[SshdNode], tmp_path
     task = "cd ~/.cloudtrain/mnist && nohup sleep 600 >/dev/null 2>&1 & echo $!"
     service = "cd / && CLOUDTRAIN_SETUP=mnist/0 nohup sleep 601 >/dev/null 2>&1 & echo $!"
     another = service.replace("mnist/", "mnist-2/")
+    elsewhere = service.replace("nohup", f"HOME={tmp_path} nohup")  # an account's whom root sees
     with SshTransport(identity) as transport:
         pids = [
             int(transport.run(node, command("sh", "-c", script)).stdout)
-            for script in (task, service, another)
+            for script in (task, service, another, elsewhere)
         ]
     # A process between `fork` and `exec` has another command line, or none.
-    until(lambda: [processes.words(pid)[:1] for pid in pids] == [["sleep"]] * 3, within=20)
+    until(lambda: [processes.words(pid)[:1] for pid in pids] == [["sleep"]] * 4, within=20)
     hosts.destroy("mnist", no_journal)
-    assert [processes.words(pid)[:1] for pid in pids] == [[], [], ["sleep"]]
+    assert [processes.words(pid)[:1] for pid in pids] == [[], [], ["sleep"], ["sleep"]]
 
 
 def test_a_machine_whose_host_key_is_not_known_is_never_trusted(

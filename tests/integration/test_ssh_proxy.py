@@ -45,7 +45,7 @@ def behind(servers: Behind, monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]
     servers.jump.options = ()
     servers.jump.logins = servers.jump.at_once = 0
     yield servers
-    eventually(lambda: not proxies())
+    eventually(lambda: not proxies(servers))
     servers.jump.cut()
 
 
@@ -56,17 +56,18 @@ def through(behind: Behind, number: int = 0) -> Node:
     return dataclasses.replace(node, ssh_proxy=words)
 
 
-def proxies() -> list[str]:
+def proxies(behind: Behind) -> list[str]:
     """Programs that connections of this process go through."""
-    return [line for line in command_lines() if "BatchMode=yes" in line and "-W" in line]
+    return [line for line in running(behind.programs) if " -W " in line]
 
 
-def command_lines() -> list[str]:
+def running(path: Path) -> list[str]:
+    """Command lines that name the path."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return found
+            found.append(line.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if str(path) in line]
 
 
 def test_a_node_that_nothing_else_reaches_is_reached_through_the_jump_host(behind: Behind) -> None:
@@ -91,8 +92,8 @@ def test_the_hosts_key_stays_pinned_behind_the_jump_host(behind: Behind, tmp_pat
 def test_the_program_ends_with_its_connection(behind: Behind) -> None:
     with SshTransport(behind.nodes[0].identity) as ssh:
         ssh.ask(through(behind), ":")
-        assert len(proxies()) == 1
-    eventually(lambda: not proxies())
+        assert len(proxies(behind)) == 1
+    eventually(lambda: not proxies(behind))
     eventually(lambda: not behind.jump.alive())
 
 
@@ -253,10 +254,6 @@ def program(folder: Path, name: str, line: str) -> Path:
     path.write_text(f"#!/bin/sh\n{line}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
-
-
-def running(path: Path) -> list[str]:
-    return [line for line in command_lines() if str(path) in line]
 
 
 def test_a_program_that_ends_at_once_is_quoted_with_its_exit_code(tmp_path: Path) -> None:

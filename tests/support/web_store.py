@@ -91,7 +91,7 @@ def service() -> Iterator[Service]:
                 told.gate.wait(60)
             wanted = self.headers["Content-MD5"]
             if fault == "corrupt":
-                data = data[:-1] + b"!"
+                data = data[:-1] + bytes([data[-1] ^ 1])
             if wanted and base64.b64encode(hashlib.md5(data).digest()).decode() != wanted:
                 self.answer(400)
                 return
