@@ -12,6 +12,7 @@ from cloudtrain.catalog import cuda, gpus, tpus
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.dataclass import dataclass
 from cloudtrain.core.model import DEFAULT_PORT, ON_DEMAND, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.core.network import is_loopback
 from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Task
@@ -68,10 +69,6 @@ def task_ports(config: ClusterConfig) -> Iterator[int]:
         yield first + taken[machine]
         taken[machine] += 1
     yield from repeat(first)
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address.lower() in ("localhost", "::1")
 
 
 def plan_errors(plan: Plan) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def _name(written: str) -> str:
 def is_loopback(name: str) -> bool:
     """True if requests to it stay on this machine."""
     address = _address(name)
-    return name == "localhost" if address is None else address.is_loopback
+    return name.lower() == "localhost" if address is None else address.is_loopback
 
 
 def is_link_local(name: str) -> bool:
@@ -174,7 +174,7 @@ def is_link_local(name: str) -> bool:
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(name)
+        address = ipaddress.ip_address(name[1:-1] if name[:1] + name[-1:] == "[]" else name)
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address

@@ -20,6 +20,7 @@ from azure.core.pipeline.transport import RequestsTransport
 
 from cloudtrain.core import errors, moments
 from cloudtrain.core.dataclass import dataclass
+from cloudtrain.core.network import is_loopback
 from cloudtrain.core.protocols import Principal
 
 LOGIN = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
@@ -120,7 +121,7 @@ class AzureIdentity:
             import azure.identity
 
             url = urlsplit(self._authority or "")
-            plain = url.netloc if url.scheme == "http" and is_loopback(url.hostname) else None
+            plain = url.netloc if url.scheme == "http" and is_loopback(url.hostname or "") else None
             settings: dict[str, Any] = {}
             if self._authority:
                 https = urlunsplit(url._replace(scheme="https")) if plain else self._authority
@@ -194,10 +195,6 @@ class RecordingTransport(RequestsTransport):  # type: ignore[misc]
         answer = super().send(request, **given)
         self.last = int(answer.status_code)
         return answer
-
-
-def is_loopback(host: str | None) -> bool:
-    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host or ""))
 
 
 TOOLS = {

@@ -127,9 +127,17 @@ def test_what_customers_run_in_a_cloud_is_not_the_cloud(host: str) -> None:
 
 
 def test_this_machine_and_metadata_services_are_known_in_every_form() -> None:
-    for name in ("localhost", "127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1"):
+    for name in (
+        "localhost",
+        "LocalHost",
+        "127.0.0.1",
+        "127.9.8.7",
+        "::1",
+        "[::1]",
+        "::ffff:127.0.0.1",
+    ):
         assert is_loopback(name)
-    for name in ("localhost.evil.org", "128.0.0.1", "0.0.0.0", "::2"):
+    for name in ("localhost.evil.org", "128.0.0.1", "0.0.0.0", "::2", "[::1", "::1]", ""):
         assert not is_loopback(name)
     for name in ("169.254.169.254", "169.254.170.2", "fe80::1", "::ffff:169.254.169.254"):
         assert is_link_local(host_of(f"http://{f'[{name}]' if ':' in name else name}/").name)
