@@ -415,7 +415,7 @@ TagValue = Annotated[str, Reads(tag_value, "text", *TEXT, "null")]
 SecretVariable = Annotated[
     str, Reads(secret_variable, "${VAR}", "string", pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$")
 ]
-Count = Annotated[int, _whole(1, 1000)]
+NodeCount = Annotated[int, _whole(1, 1000)]
 Gigabytes = Annotated[int, _whole(1, 65536)]
 SshPort = Annotated[int, _whole(1, 65535)]
 TaskPort = Annotated[int, _whole(1024, 65000)]

@@ -172,7 +172,7 @@ def _tools(tree: Tree, text: str) -> Iterator[OtherTool | None]:
     if kind and has("apiVersion"):
         name = "Ray" if "ray.io" in version else "Kubernetes"
         name = "SageMaker" if "sagemaker" in version else name
-        yield OtherTool(what=f"a {kind} of {name}", hint=f"`import` reads TFJobs; {_TABLE}")
+        yield OtherTool(what=f"a {kind} of {name}", hint=f"`import` does not read it; {_TABLE}")
     kinds = ("task", "dev-environment", "service", "fleet", "volume", "gateway")
     if tree.get("type") in kinds:
         yield _page(f"a dstack {tree.get('type')}", "from-dstack")

@@ -57,7 +57,7 @@ class NodesEntry(Section):
     of = model.NodeGroup
     below = ".ROLE"
     change = REPLACE
-    count: kinds.Count | None = optional(
+    count: kinds.NodeCount | None = optional(
         Effect("live", "`up` adds nodes; surplus nodes are deleted only by `up --shrink`")
     )
     """Number of nodes with this role."""

@@ -37,7 +37,7 @@ class StoreKind:
     """True if `data:` reads from it: by its `ObjectStore`, or as files of this machine."""
     on_this_machine: bool = False
     """True if the store is on this machine, so that nodes cannot upload to it directly."""
-    bucket_schemes: tuple[str, ...] = ()
+    bucket_schemes: tuple[str, ...]
     """Schemes of URIs under which scripts name its buckets."""
     in_account: bool = False
     """True if a bucket is in an account of its own name, which is the first name of its URIs."""
@@ -45,7 +45,7 @@ class StoreKind:
     """True if an upload can ask for its encryption (`artifacts.encryption`)."""
     bills_readers: bool = False
     """True if an owner can have whoever reads pay (`requester_pays`)."""
-    monthly: float | None = None
+    monthly: float | None
     """$ per GB and month, standard storage in the cheapest large regions, 2026-11-23; None: not
     known."""
 
@@ -104,6 +104,7 @@ KINDS = (
         ),
         holds_data=True,
         on_this_machine=True,
+        bucket_schemes=(),
         monthly=0.0,
     ),
 )

@@ -203,7 +203,7 @@ def test_what_is_chosen_for_an_accelerator_has_just_it_and_is_made_without_objec
 ) -> None:
     for wanted in catalog.accelerators(cloud):
         chosen = catalog.cheapest(cloud, wanted)
-        assert chosen is not None
+        assert chosen is not None, f"{wanted.kind}: add a row to `GPUS` of catalog/gpus.py"
         assert chosen.accelerator == wanted
         assert catalog.unavailable_reason(cloud, node(chosen.name, str(wanted), spot=True)) is None
         assert chosen.vcpus >= 4 * (wanted.count if chosen.name.startswith("n1-") else 1)

@@ -138,7 +138,10 @@ def test_help_names_every_command_by_what_it_is_for_and_fits_a_screen() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(name: str) -> None:
     module = f"cloudtrain.cli.{MODULES.get(name, name)}"
-    assert find_spec(module), f"write {module.replace('.', '/')}.py, or add {name} to MODULES"
+    path = f"{module.replace('.', '/')}.py"
+    assert find_spec(module), f"write {path}, or add {name} to MODULES"
+    function = f"{name.replace('-', '_')}_command"
+    assert hasattr(importlib.import_module(module), function), f"{path}: write `{function}`"
     done = cloudtrain(name, "--help")
     assert done.exit_code == 0
     assert f"cloudtrain {name}" in done.stdout.split("Options:")[1]

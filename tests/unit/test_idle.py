@@ -279,7 +279,8 @@ def test_a_function_that_marks_a_use_starts_the_idle_process() -> None:
         for each in functions
     }
     marking = {name for name, calls in called.items() if calls & {"in_use", "begin_use"}}
-    assert {name for name in marking if not called[name] & STARTING} == set(), STARTING
+    lacking = {name for name in marking if not called[name] & STARTING}
+    assert lacking == set(), f"commands/: call one of {STARTING} where the use is marked"
 
 
 def test_each_use_has_a_row_and_is_on_the_page() -> None:

@@ -18,6 +18,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.config import load
+from cloudtrain.core.run_record import Run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "json.md").read_text("utf-8")
@@ -54,6 +55,26 @@ def test_the_page_has_each_key(command: str) -> None:
     document = plan_json() if command == "plan" else STATUS
     lacking = sorted(keys(document) - set(re.findall(r"`(\w+)`", section)))
     assert lacking == [], "add it to docs/internals/json.md"
+
+
+RUN_WITHOUT_LINES = {
+    *("cluster", "code", "command", "commands", "environments", "exit_code", "image"),
+    "written",
+}
+"""Fields of a run that its record alone shows."""
+
+
+def test_each_field_of_a_run_is_on_the_page_and_most_have_a_line() -> None:
+    names = {each.name for each in fields(Run)}
+    section = PAGE.partition("\n- `train`, ")[2].partition("\n    - environment:")[0]
+    on_page = {*re.findall(r"`(\w+)`", section)}
+    assert names - on_page == {"written"}, "docs/internals/json.md, `train`: add it"
+    lines = "".join(
+        (ROOT / "cloudtrain" / "cli" / f"{name}.py").read_text("utf-8")
+        for name in ("run_lines", "status_rows")
+    )
+    shown = {name for name in names if re.search(rf"\brun\.{name}\b", lines)}
+    assert names - shown == RUN_WITHOUT_LINES, "draw it in cli/run_lines.py"
 
 
 def test_each_command_with_json_is_on_the_page() -> None:

@@ -409,7 +409,9 @@ def test_each_kind_of_cause_has_a_row_on_the_page() -> None:
         for row in rows_of("Which task is the cause")
         for kind in re.findall(r"`(\w+)`", row[2])
     ]
-    assert [*CAUSES] == [*get_args(CauseKind)], "CauseKind and CAUSES in core/run_record.py"
+    assert [*CAUSES] == [*get_args(CauseKind)], (
+        "CauseKind and CAUSES in core/run_record.py, in one order"
+    )
     assert {*CAUSES} - {*on_page} == set(), "add a row to docs/failures.md"
     assert [*dict.fromkeys(on_page)] == [*CAUSES], "rows of docs/failures.md"
     for row in rows_of("Which task is the cause"):
@@ -433,6 +435,17 @@ def test_each_kind_of_cause_is_found_by_something() -> None:
     assert unread == [], "without `logged`, its `log` is not read"
 
 
+LOGGED: dict[CauseKind, bytes] = {}
+"""Kind of cause with a `log` → a log that shows it, as its program prints it."""
+
+
+def test_each_kind_of_cause_that_a_log_shows_is_read_from_one() -> None:
+    kinds = {kind for kind, facts in CAUSES.items() if facts.log is not None}
+    assert kinds == {*LOGGED}, "add a log with it to LOGGED here"
+    read = {kind: cause_of(exited("worker0", 1, log=log)).kind for kind, log in LOGGED.items()}
+    assert read == {kind: kind for kind in LOGGED}, f"another kind's `log` fits; {OUTSIDE}"
+
+
 OUTSIDE = (
     "if it is killed from outside, do as `oom` does: a mark of node/task_watcher.sh, told by "
     "node/follower.py, read by runs/task_commands.py into TaskView and Observation, and judged by "
@@ -445,7 +458,8 @@ def test_what_a_node_reports_of_a_killed_task_arrives() -> None:
     node, runs = (Path(cloudtrain.__file__).parent / name for name in ("node", "runs"))
     watcher = (node / "task_watcher.sh").read_text("utf-8")
     marks = {*re.findall(r"^#   FOLDER/(\w+) ->", watcher, re.MULTILINE)} - {"task", "exit"}
-    assert marks == {*re.findall(r'ln -sn "[^"]*" "\$folder/(\w+)"', watcher)} - {"task", "exit"}
+    made_there = {*re.findall(r'ln -sn "[^"]*" "\$folder/(\w+)"', watcher)} - {"task", "exit"}
+    assert marks == made_there, f"node/task_watcher.sh, its head: {OUTSIDE}"
     follower = (node / "follower.py").read_text("utf-8")
     reader = (runs / "task_commands.py").read_text("utf-8")
     lacking = [mark for mark in marks if f"/{mark}" not in follower or f'"{mark}"' not in reader]

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import os
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,17 +32,23 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
     assert opened, f"write `opened` in {module.replace('.', '/')}.py, as StoreKind has it"
     keywords = list(inspect.signature(opened).parameters)
     assert keywords == ["uri", "endpoint", "project", "wishes"], "as StoreKind has it"
-    assert rows_of(kind, "artifacts"), "add its row to docs/artifacts.md"
-    assert kind.on_this_machine or kind.reader, "core/store_kinds.py: its `reader`"
-    if kind.holds_data:
-        assert rows_of(kind, "data"), "add its row to docs/data.md"
-    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
-    (store,) = re.findall(r"^- \*\*store\*\*: (.*)$", glossary, re.MULTILINE)
-    assert f"`{kind.scheme}://`" in store, "docs/glossary.md, `store`: name it"
+    page, stores = text("docs/artifacts.md"), text("tests/standins/stores.py")
+    glossary = re.findall(r"^- \*\*store\*\*: (.*)$", text("docs/glossary.md"), re.MULTILINE)
+    there: dict[str, Any] = {
+        "docs/artifacts.md: add its row": rows_of(kind, "artifacts"),
+        "docs/data.md: add its row": rows_of(kind, "data") or not kind.holds_data,
+        "docs/glossary.md, `store`: name it": f"`{kind.scheme}://`" in glossary[0],
+    }
     if not kind.on_this_machine:
-        stand_ins = (ROOT / "tests" / "standins" / "stores.py").read_text("utf-8")
-        has_one = re.search(rf'^KINDS = \{{.*"{kind.scheme}":', stand_ins, re.MULTILINE)
-        assert has_one, "write its stand-in, and add it to KINDS in tests/standins/stores.py"
+        stand_in = re.search(rf'^KINDS = \{{.*"{kind.scheme}":', stores, re.MULTILINE)
+        there["write its stand-in, and add it to KINDS in tests/standins/stores.py"] = stand_in
+        there["core/store_kinds.py: its `reader`"] = kind.reader
+    if kind.package:
+        whole = [row.startswith(f"| `{kind.scheme}://` |") for row in rows_of(kind, "artifacts")]
+        there["docs/artifacts.md, `a node receives`: add its row"] = any(whole)
+        sentence = page.partition("\nNodes upload to ")[2].partition(".")[0]
+        there["docs/artifacts.md, `Nodes upload to`: name it"] = f"`{kind.scheme}://`" in sentence
+    assert [place for place, is_there in there.items() if not is_there] == []
     if kind.package:
         presigner = f"cloudtrain.stores.presign.{kind.scheme}"
         assert importlib.util.find_spec(presigner), f"write {presigner.replace('.', '/')}.py"
@@ -50,16 +57,15 @@ def test_each_kind_has_its_module_its_extra_and_its_rows_on_the_page(kind: Store
         asked = {name for name in doors if not name.startswith("_")}
         signs = [each for each in classes if asked <= {*dir(each)}]
         assert signs, f"{presigner}: write its class, with {', '.join(sorted(asked))}"
-        whole = any(row.startswith(f"| `{kind.scheme}://` |") for row in rows_of(kind, "artifacts"))
-        assert whole, "docs/artifacts.md, `a node receives`: add its row"
-        page = (ROOT / "docs" / "artifacts.md").read_text("utf-8")
-        sentence = page.partition("\nNodes upload to ")[2].partition(".")[0]
-        assert f"`{kind.scheme}://`" in sentence, "docs/artifacts.md, `Nodes upload to`: name it"
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text("utf-8")
 
 
 def rows_of(kind: StoreKind, page: str) -> list[str]:
     """Rows of a table of a page that begin with a URI of this kind."""
-    lines = (ROOT / "docs" / f"{page}.md").read_text("utf-8").splitlines()
+    lines = text(f"docs/{page}.md").splitlines()
     return [line for line in lines if line.startswith(f"| `{kind.scheme}://")]
 
 
@@ -70,12 +76,12 @@ def test_the_extra_of_a_kind_brings_its_package_and_is_in_all_and_on_the_page(
     kind: StoreKind,
 ) -> None:
     extra, package = extra_of(kind), kind.distribution or kind.package.replace(".", "-")
-    text = (ROOT / "pyproject.toml").read_text("utf-8")
-    own = re.search(rf'^{extra} = .*"{package}\b', text, re.MULTILINE)
+    project = text("pyproject.toml")
+    own = re.search(rf'^{extra} = .*"{package}\b', project, re.MULTILINE)
     assert own, f"add an extra `{extra}` with {package} to pyproject.toml"
-    of_all = re.search(rf"^all = .*[\[,]{extra}[\],]", text, re.MULTILINE)
+    of_all = re.search(rf"^all = .*[\[,]{extra}[\],]", project, re.MULTILINE)
     assert of_all, f"add {extra} to the extra `all` in pyproject.toml"
-    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8").partition("## Extras")[2]
+    page = text("docs/dependencies.md").partition("## Extras")[2]
     assert f"`{extra}`" in page, "add it to docs/dependencies.md"
     assert package in page, "add it to docs/dependencies.md"
 
@@ -108,7 +114,14 @@ def test_a_uri_that_names_no_store_of_this_version_says_which_there_are(
 def test_a_missing_package_of_a_store_without_a_cloud_has_an_install_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kind = StoreKind(scheme="sftp", form="sftp://HOST/path", pattern="", package="no_such")
+    kind = StoreKind(
+        scheme="sftp",
+        form="sftp://HOST/path",
+        pattern="",
+        package="no_such",
+        bucket_schemes=(),
+        monthly=None,
+    )
     monkeypatch.setattr(store_kinds, "KINDS", (kind,))
     with pytest.raises(UsageError, match="needs no_such, which is not installed") as raised:
         open_store("sftp://host/path")
