@@ -31,7 +31,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 STRANGERS = ROOT / "tests" / "strangers"
-LIMIT = 150.0
+LIMIT = 600.0
 """Seconds for one job: about 8 on a quiet machine with two cores."""
 
 
