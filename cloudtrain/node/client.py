@@ -42,7 +42,7 @@ def leave() -> None:
 
 def alone(path: bytes) -> None:
     """Hold the file's lock while this process lives; kill any other holder. The pid in the file may
-    be stale just after a takeover: kill only if two reads agree."""
+    be stale just after a takeover: kill only if two reads agree, and it has the file open."""
     import contextlib
     import fcntl
     import signal
@@ -55,13 +55,22 @@ def alone(path: bytes) -> None:
             break
         except OSError:
             holder = os.pread(lock, 20, 0)
-            if holder and holder == seen:
+            if holder and holder == seen and has_open(int(holder), lock):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(holder), signal.SIGKILL)
             seen = holder
             time.sleep(0.05)
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
+
+
+def has_open(pid: int, file: int) -> bool:
+    """True if the process has this file open: its number alone may be another's by now."""
+    folder, own = f"/proc/{pid}/fd/", os.fstat(file)
+    try:
+        return any(os.path.samestat(os.stat(folder + each), own) for each in os.listdir(folder))
+    except OSError:  # it has just ended, or has closed one of them: the next look tells
+        return False
 
 
 def detach(lock: bytes, log: str, word: bytes = KEEPING) -> None:

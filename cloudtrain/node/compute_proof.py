@@ -93,6 +93,12 @@ class Work:
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
+    def wait(self) -> int:
+        """Exit code once it has ended. It keeps its number, by which `kill` ends what is left."""
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
     def heard(self, data: bytes) -> "list[dict[str, Any]]":
         """New answers; the phase that they announce begins now."""
         *lines, self.rest = (self.rest + data).split(b"\n")
@@ -125,7 +131,7 @@ def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, Any
             elif answers:
                 for fact in work.heard(data):
                     if work.done and work.part == "node":
-                        work.process.wait()  # two processes may not have the GPU at once
+                        work.wait()  # two processes may not have the GPU at once
                     facts.update({k: v for k, v in fact.items() if k not in EVENTS})
                     client.tell(dict(fact, part=work.part))
             else:
@@ -144,7 +150,7 @@ def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, Any
 
 def tell_end(work: Work) -> None:
     log = work.log.decode("utf-8", "replace")
-    code = work.process.wait()
+    code = work.wait()
     client.tell(
         {"part": work.part, "ended": code, "phase": work.phase, "late": work.late, "log": log}
     )

@@ -104,7 +104,8 @@ there() {
 pull() {
   image=$1 plain=$2
   known || { echo "no container engine was chosen" >&2; exit 1; }
-  secrets=$(umask 077; mktemp -d "/dev/shm/cloudtrain-pull-$$-XXXXXXXX") || exit
+  started $$
+  secrets=$(umask 077; mktemp -d "/dev/shm/cloudtrain-pull-$$-$start-XXXXXXXX") || exit
   trap 'rm -rf "$secrets"' EXIT
   trap 'exit 143' HUP INT TERM
   (umask 077; cat >"$secrets/config.json")
@@ -125,8 +126,17 @@ forgotten() {
   for left in /dev/shm/cloudtrain-pull-*; do
     [ -O "$left" ] || continue
     puller=${left#/dev/shm/cloudtrain-pull-}
-    [ -d "/proc/${puller%%-*}" ] || rm -rf "$left"
+    started "${puller%%-*}"
+    case $puller in *-"${start:-none}"-*) ;; *) rm -rf "$left" ;; esac
   done
+}
+
+# started PID: sets start, by which a process is told from a later one with its number.
+started() {
+  start=
+  read -r stat 2>/dev/null <"/proc/$1/stat" || return 0
+  set -- ${stat##*) }
+  start=${20}
 }
 
 # contain HOME ARGUMENTS…: runs a container, with these arguments last; $home, $mounts (`HERE:THERE`, one

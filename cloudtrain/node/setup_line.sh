@@ -52,13 +52,13 @@ watching &
 watching=$!
 tail -c +1 -f -s 0.1 --pid="$root" "$log" 2>/dev/null || {
   # Nobody listens any more.
-  kill $watching
+  let_go $watching
   end "$tag" 5
   exit 1
 }
 wait "$root"
 code=$?
-[ -e "$log.late" ] || kill $watching 2>/dev/null
+[ -e "$log.late" ] || let_go $watching
 wait $watching 2>/dev/null
 if [ -e "$log.late" ]; then
   rm -f "$log.late"

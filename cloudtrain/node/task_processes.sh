@@ -8,6 +8,15 @@ alive() {
   [ "${21}" = "$1" ] && [ "$2" != Z ] && [ "$2" != X ]
 }
 
+# let_go PID…: TERM to those that still are children of this script. One that has ended may have left
+# its number to a process that is not ours.
+let_go() {
+  for p do
+    read -r stat 2>/dev/null <"/proc/$p/stat" || continue
+    case ${stat##*) } in ?" $$ "*) kill "$p" 2>/dev/null ;; esac
+  done
+}
+
 # members TAGS ROOT BORN [KEEPER KEPT]: lines `PID STATE TICKS COMMAND` of every live process that
 # has one of the tags (one a line; may be empty), is ROOT, is in its session, is an orphan that
 # KEEPER has got (a child of another session: its own helpers are in its own), or descends from one

@@ -221,8 +221,7 @@ fi
 )
 code=$?
 
-kill $bounder $sampling 2>/dev/null
-[ -z "$port" ] || kill $looker 2>/dev/null
+let_go $bounder $sampling ${looker-}
 record=$(readlink "$folder/task")
 case $record in *":$boot:$watcher") ;; *) exit ;; esac
 if [ -n "$port" ]; then

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -190,6 +192,20 @@ def test_what_a_killed_pull_has_left_in_memory_is_gone_before_a_container_starts
     subprocess.run(["pkill", "-KILL", "-s", str(pulling.pid)], check=False)
     assert [each.exists() for each in left] == [False]
     assert "--no-healthcheck" in asked.read_text()
+
+
+def test_what_a_pull_has_in_memory_is_known_by_its_process_and_not_by_a_number_alone(
+    images: Path, tmp_path: Path
+) -> None:
+    left = Path(tempfile.mkdtemp(prefix=f"cloudtrain-pull-{os.getpid()}-1-", dir="/dev/shm"))
+    with subprocess.Popen(verb(images, "pull", "it", ""), stdin=subprocess.PIPE) as pulling:
+        own = f"cloudtrain-pull-{pulling.pid}-*"
+        eventually(lambda: [*Path("/dev/shm").glob(own)] != [])
+        subprocess.run(verb(images, "probe", "it"), check=True)
+        there = left.exists(), [*Path("/dev/shm").glob(own)] != []
+        pulling.terminate()
+    assert there == (False, True)
+    assert [*Path("/dev/shm").glob(own)] == []
 
 
 def test_an_engine_that_is_not_there_any_more_is_chosen_again(images: Path) -> None:

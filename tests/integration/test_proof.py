@@ -22,6 +22,7 @@ from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import Secret, command
+from cloudtrain.node import compute_proof
 from cloudtrain.runs import node_talk
 from cloudtrain.runs.node_talk import NodeAnswer, ProofOrder, compute
 from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
@@ -364,6 +365,18 @@ def test_a_proof_whose_program_on_the_node_is_killed_leaves_no_process(
     [failure] = compute([order], here, size=1 << 20, begins=kill)["mnist-worker0"].failures
     assert failure.phase == "the compute check"
     eventually(lambda: not processes_in(here.home))
+
+
+@pytest.mark.parametrize(("line", "code"), [("exit 3", 3), ("kill -9 $$", -9)])
+def test_a_process_that_ended_keeps_its_number_until_its_group_is_killed(
+    line: str, code: int
+) -> None:
+    work = compute_proof.Work.__new__(compute_proof.Work)
+    work.process = subprocess.Popen(["sh", "-c", line], start_new_session=True)
+    assert work.wait() == code
+    assert Path(f"/proc/{work.process.pid}").exists()
+    work.kill()
+    assert work.process.wait() == code
 
 
 # ── the real one ─────────────────────────────────────────────────────────────

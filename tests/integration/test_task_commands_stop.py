@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.core import ship
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import script
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import StopResult
 from tests.support.fakes import eventually
@@ -129,6 +132,17 @@ def test_a_task_whose_watcher_was_killed_is_stopped_and_its_end_is_recorded(
     attempt.stop(grace=1)
     status = attempt.status()
     assert (status.state, status.exit_code) == ("exited", -9)
+
+
+def test_what_a_script_has_started_is_let_go_and_no_other_process_with_its_number(
+    machine: Machine,
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as innocent:
+        lines = f"sleep 60 & let_go {innocent.pid} $!; wait $!; echo $?"
+        done = machine.run(script(ship.text("task_processes.sh") + lines))
+        assert done.stdout == b"143\n"
+        assert innocent.poll() is None
+        innocent.kill()
 
 
 def test_a_stop_ends_one_attempt_and_none_with_a_longer_name(machine: Machine) -> None:

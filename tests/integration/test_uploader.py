@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import shlex
+import signal
 import socket
 import ssl
 import subprocess
@@ -443,16 +444,20 @@ def test_a_right_is_good_for_as_long_as_what_is_before_it_may_take(rig: Rig) -> 
     assert rig.store.lasts == [3900.0, 3900.0, 3900.0]
 
 
-def test_only_who_holds_the_lock_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number that was left in its file may be that of another process by now."""
+@pytest.mark.parametrize("late", [(), (lambda: None,) * 3], ids=["soon", "late"])
+def test_only_who_holds_the_lock_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: tuple[Callable[[], None], ...]
+) -> None:
+    """A number that was left in its file may be that of another process by now; who has the lock
+    writes its own, `late` where the machine is busy."""
     lock = tmp_path / "lock"
     with subprocess.Popen(["sleep", "60"]) as innocent:
         lock.write_text(str(innocent.pid))
         held = os.open(lock, os.O_RDWR)
         fcntl.flock(held, fcntl.LOCK_EX)
-        steps = iter([lambda: os.ftruncate(held, 0), lambda: os.close(held)])
+        steps = iter([*late, lambda: os.ftruncate(held, 0), lambda: os.close(held)])
         monkeypatch.setattr(client.time, "sleep", lambda seconds: next(steps)())
         client.alone(os.fsencode(lock))
-        assert innocent.poll() is None
+        innocent.terminate()
+        assert innocent.wait() == -signal.SIGTERM
         assert lock.read_text() == str(os.getpid())
-        innocent.kill()
