@@ -11,9 +11,13 @@ if [ -n "$environment" ]; then
 fi
 mkdir -p "$(dirname "$done")" && log=$done.log && : >"$log" || exit
 
+# Another account's cluster may have the same name and the same line.
+moment
+own=CLOUDTRAIN_SETUP_LINE=$$/$now
+
 # its_processes: sets found to what the line has started and still runs.
 its_processes() {
-  found=$(members "$tag" "$root" "$born" | cut -d' ' -f1)
+  found=$(members "$own" "$root" "$born" | cut -d' ' -f1)
   [ -n "$found" ]
 }
 
@@ -29,7 +33,7 @@ watching() {
     moment
     if [ $now -ge $last ]; then
       : >"$log.late"
-      end "$tag" 5
+      end "$own" 5
       return
     fi
     written=$(stat -c %s "$log")
@@ -45,7 +49,7 @@ watching() {
 watcher=0 watched=0
 set -- /bin/sh -c "$line"
 ! command -v setsid >/dev/null || set -- setsid "$@"
-env "$tag" "$@" </dev/null >>"$log" 2>&1 &
+env "$tag" "$own" "$@" </dev/null >>"$log" 2>&1 &
 root=$!
 read -r stat 2>/dev/null <"/proc/$root/stat" && { set -- ${stat##*) }; born=${20}; } || born=0
 watching &
@@ -53,7 +57,7 @@ watching=$!
 tail -c +1 -f -s 0.1 --pid="$root" "$log" 2>/dev/null || {
   # Nobody listens any more.
   let_go $watching
-  end "$tag" 5
+  end "$own" 5
   exit 1
 }
 wait "$root"
@@ -70,7 +74,7 @@ fi
 if its_processes; then
   sleep 0.5 # what is about to end by itself
   if [ $code != 0 ]; then
-    end "$tag" 5
+    end "$own" 5
   elif its_processes; then
     echo "note: left running until the cluster's end: $(named $found)"
   fi
