@@ -22,7 +22,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.support.project import free_ports
+from tests.support.ports import free_ports
 from tests.support.pythons import python
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,21 +6,22 @@ the same examples in test_training.py, with cloudtrain.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import free_ports
 
 pytestmark = [
     pytest.mark.sweep(0),
@@ -95,14 +96,11 @@ def environment() -> dict[str, str]:
 
 
 def addresses(counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """A free port for each task: all are held until all are known."""
-    with ExitStack() as held:
-        cluster: dict[str, list[str]] = {}
-        for role in (role for role, count in counts.items() for _ in range(count)):
-            free = held.enter_context(socket.socket())
-            free.bind(("", 0))
-            cluster.setdefault(role, []).append(f"127.0.0.1:{free.getsockname()[1]}")
-    return cluster
+    """A free port for each task."""
+    ports = itertools.count(free_ports(sum(counts.values())))
+    return {
+        role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in counts.items()
+    }
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -43,6 +42,7 @@ from tests.standins.serve import serving
 from tests.standins.stores import KINDS
 from tests.support.gcs_front import Call, Fault, Front, Google, front
 from tests.support.landing_parts import RUN, Cluster, FolderTransport, node
+from tests.support.ports import free_ports
 
 BOTH = ("gs", "gs by others")
 WEEK = 7 * 86400.0
@@ -399,9 +399,7 @@ def test_without_a_token_each_file_gets_a_session_of_its_own(
     if why == "expires":
         google.lifetime = SPARE - 1
     if why == "STS is away":
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            address = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/token"
+        address = f"http://127.0.0.1:{free_ports(1)}/v1/token"
         monkeypatch.setattr(downscoped, "_STS_TOKEN_URL_PATTERN", address)
     data = {name: owned.put(name, name.encode()) for name in ("x", "y")}
     assert owned.send(*data).why is None

@@ -24,10 +24,10 @@ from cloudtrain.runs.preflight import preflight
 from cloudtrain.runs.tail import Follower
 from cloudtrain.runs.task_commands import AttemptEnd, FollowReader, Heartbeat
 from cloudtrain.ssh.transport import SshTransport
-from tests.integration.test_preflight import free_ports
 from tests.support.fakes import eventually
 from tests.support.landing_parts import Heard
 from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.ports import free_ports
 
 
 @pytest.fixture
@@ -175,10 +175,10 @@ def test_a_task_outlives_the_connection_and_is_stopped_over_another(cluster: Loc
 def test_preflight_passes_between_nodes_over_ssh_and_frees_their_ports(
     cluster: LocalCluster,
 ) -> None:
-    ports = free_ports(len(cluster.nodes))
+    first = free_ports(len(cluster.nodes))
     tasks = [
         (Task(role=node.role, index=node.index, node=node.name, port=port), node)
-        for node, port in zip(cluster.nodes, ports, strict=True)
+        for port, node in enumerate(cluster.nodes, first)
     ]
     with SshTransport(cluster.identity) as ssh:
         assert preflight(tasks, ssh).warnings == ()

@@ -24,6 +24,7 @@ import platformdirs
 from tests.standins import serve
 from tests.standins.faults import Faults
 from tests.standins.upstream import Upstream
+from tests.support.ports import free_ports
 
 AZURITE = "azurite@3.35.0"
 MINISTACK = "ministack==1.5.33"
@@ -240,7 +241,7 @@ def _post(port: int, path: str) -> None:
 
 @contextmanager
 def server(command: list[str], options: Mapping[str, str] | None = None) -> Iterator[int]:
-    port = _free_port()
+    port = free_ports(1)
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     environment |= {k: str(port) if v == "PORT" else v for k, v in (options or {}).items()}
     process = subprocess.Popen(
@@ -256,13 +257,6 @@ def server(command: list[str], options: Mapping[str, str] | None = None) -> Iter
     finally:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def _await(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import socket
 import subprocess
 from dataclasses import dataclass, replace
@@ -16,6 +14,7 @@ from cloudtrain.core.model import Identity, Node, Plan
 from cloudtrain.providers.local.provider import LocalProvider
 from tests.support import processes
 from tests.support.fakes import know_hosts, make_identity, make_plan, no_journal
+from tests.support.ports import free_ports
 
 
 @dataclass
@@ -103,12 +102,11 @@ def local_cluster(
 ) -> LocalCluster:
     """Not yet created. The homes have a space and a letter that is not ASCII, as homes may.
 
-    Tasks' ports count up from `port`. Without it they are far from those of other tests, which run
-    at the same time and would take a port that is released for a moment.
+    Tasks' ports count up from `port`; without it they are this test's own.
     """
     home = folder / "státe home"
     plan = make_plan(name, workers=workers)
-    first = own_port(folder) if port is None else port
+    first = free_ports(16) if port is None else port
     nodes = (replace(node, port=first + number) for number, node in enumerate(plan.nodes))
     plan = replace(plan, nodes=tuple(nodes))
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(home))
@@ -116,9 +114,3 @@ def local_cluster(
     from cloudtrain.providers.local import provider
 
     return LocalCluster(provider.provider(plan.config), plan, make_identity(folder, plan), home)
-
-
-def own_port(folder: Path) -> int:
-    """Below the ephemeral ports; spares are 1000 above (providers/local/fork_server.py)."""
-    digest = hashlib.sha256(os.fsencode(folder)).digest()
-    return 12_000 + int.from_bytes(digest[:4], "big") % 1_100 * 16

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ import yaml
 
 from tests.support import commands, processes
 from tests.support.commands import Command
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "data"
@@ -171,30 +171,6 @@ def until(condition: Callable[[], Any], within: float, what: str = "") -> Any:
             return result
         time.sleep(0.05)
     raise AssertionError(f"not within {within} s: {what or condition}")
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` consecutive ports that are free on every address now.
-
-    Each worker of a parallel test run has a range of its own, below the ephemeral ports.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    low = 12_000 + worker * 1_600
-    first = low + (time.monotonic_ns() // 1000 * count) % 1_500
-    for start in [*range(first, low + 1_500, count), *range(low, first, count)]:
-        if all(is_free(port) for port in range(start, start + count)):
-            return start
-    raise AssertionError("no free ports")
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def project(folder: Path) -> Iterator[Project]:

@@ -20,6 +20,7 @@ import pytest
 
 from cloudtrain.core.model import Identity, Node
 from cloudtrain.ssh.keys import create_identity, write_known_hosts
+from tests.support.ports import free_ports
 from tests.support.processes import environment, pids
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -142,7 +143,7 @@ def sshd_nodes(
             each.stop()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -151,11 +152,9 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def free_place() -> tuple[str, int]:
-    """An address of our own in 127.0.0.0/8 makes a clash with other tests' ports unlikely."""
+    """An address in 127.0.0.0/8 that nothing else has, and a port that is free on all of them."""
     address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return address, probe.getsockname()[1]
+    return address, free_ports(1)
 
 
 def _is_open(within: tuple[str, ...], place: tuple[str, int]) -> bool:
