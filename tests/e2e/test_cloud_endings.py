@@ -18,6 +18,7 @@ import yaml
 from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
 from tests.standins.stores import KINDS
+from tests.support import processes
 from tests.support.agent_parts import metadata
 from tests.support.cloud_user import READY, Account
 from tests.support.project import Project, until
@@ -104,11 +105,11 @@ def seconds_until(done: Callable[[], object], within: float) -> float:
     return time.monotonic() - began
 
 
-def is_stored(folder: Path) -> bool:
+def is_stored(account: Account, folder: Path) -> bool:
     """The agent has stored the log's last line, and has ended."""
-    locks = Path("/proc/locks").read_text()
-    inode = (folder / "keeping").stat().st_ino
-    return f":{inode} " not in locks and "files" in (folder / "keeper.log").read_text()
+    there = account.nodes.pids(f"{account.project.name}-chief0")
+    agents = [pid for pid in there if "cloudtrain.node.agent" in " ".join(processes.words(pid))]
+    return not agents and "files" in (folder / "keeper.log").read_text()
 
 
 @pytest.mark.sweep(1, of="endings")
@@ -120,7 +121,7 @@ def test_all_that_a_spot_node_has_at_its_notice_lands_though_no_client_lives(
         account.project.environment["CLOUDTRAIN_METADATA"] = address
         folder = train_alone(account)
         names.append(f"{account.project.name}-chief0")
-        took = seconds_until(lambda: is_stored(folder), 60)
+        took = seconds_until(lambda: is_stored(account, folder), 60)
     account.cloud.tell("interrupt", name=names[0])
     size = everything_landed(account)
     print(f"{account.cloud.name}: {size} bytes {took:.1f} s after the notice")
@@ -197,7 +198,7 @@ def left_alone(account: Account, code: int) -> None:
     client = project.start("run", config)
     until(lambda: "ready" in project.stdout or client.poll() is not None, 120)
     assert client.poll() is None, project.stderr + account.logs()
-    until(lambda: list(account.nodes.disks().glob("*/upper/**/chief0/keeping")), 10)
+    until(lambda: list(account.nodes.disks().glob("*/upper/**/chief0/keeping")), 60)
     os.killpg(client.pid, signal.SIGKILL)
     client.wait()
     kill_idle_process(project)

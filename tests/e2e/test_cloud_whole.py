@@ -95,7 +95,7 @@ def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account:
     chief, worker = (f"{account.project.name}-{task}" for task in ("chief0", "worker0"))
     before = account.identity().host_keys
     account.openssh(worker, "(sleep 0.3; sudo shutdown -P now) >/dev/null 2>&1 </dev/null &")
-    until(lambda: account.nodes.running() == [chief], 20)
+    until(lambda: account.nodes.running() == [chief], 60)
     account.do("up", account.config(), "--yes")
     after = account.identity().host_keys
     assert after[chief].pins == before[chief].pins
@@ -129,7 +129,7 @@ def test_a_new_lifetime_moves_the_end_or_is_refused(account: Account) -> None:
         # The node's timer looks every 20 s, unless its sleep ends.
         soon = "date +%s | sudo tee /var/lib/cloudtrain/end; sudo pkill -x sleep"
         account.openssh(f"{account.project.name}-worker0", soon)
-        until(lambda: len(account.nodes.running()) == 1, 40)
+        until(lambda: len(account.nodes.running()) == 1, 60)
     account.do("down", account.project.name, "--yes")
     assert account.cloud.holdings() == []
 
@@ -150,7 +150,7 @@ def test_down_of_a_stopped_node_whose_end_has_passed_keeps_it_until_it_has_lande
     account.openssh(chief, move_end_command(past))
     account.cloud.tell("tag", name=chief, key="cloudtrain-expires", value=str(past))
     account.cloud.tell("stop", name=chief)
-    until(lambda: [node["state"] for node in account.status_of()] == ["stopped"], 20)
+    until(lambda: [node["state"] for node in account.status_of()] == ["stopped"], 60)
     done = account.do("down", account.project.name, "--yes")
     assert f"{chief}: its end has passed: it is given 30 min to land" in done.stderr
     account.do("fetch", account.project.name, account.project.folder / "landed")

@@ -27,7 +27,7 @@ def suspended_for(project: Project, seconds: float, **limits: float) -> int:
         }
     )
     command = project.start("run", config)
-    until(lambda: "worker0 step 3" in project.stdout, 30.0)
+    until(lambda: "worker0 step 3" in project.stdout, 60)
     command.send_signal(signal.SIGSTOP)
     time.sleep(seconds)  # of the real process: no clock of it can be given
     command.send_signal(signal.SIGCONT)

@@ -53,7 +53,7 @@ class Rig:
         """A run goes on that is over by its record, as where its nodes were silent at its end."""
         done = self.project.cloudtrain("train", "--detach")
         assert done.returncode == 0, done.stderr
-        until(lambda: len(self.entries()) > 5, 30)
+        until(lambda: len(self.entries()) > 5, 60)
         for pid, words in self.project.processes().items():
             if f"cloudtrain attend {self.project.name}" in words:
                 os.kill(pid, signal.SIGKILL)
@@ -128,8 +128,8 @@ def test_an_idle_cluster_with_one_goes_down_all_the_same(project: Project) -> No
     run = rig.give_up("failed")
     until(lambda: not list(project.home.glob("local/*/*")), 60)
     log: Path = project.home / "clusters" / project.name / "idle.log"
-    until(lambda: "lists nothing of it any more" in log.read_text(), 30)
-    until(lambda: not project.processes(), 30)
+    until(lambda: "lists nothing of it any more" in log.read_text(), 60)
+    until(lambda: not project.processes(), 60)
     assert f"stopped worker0 of run {run}" in log.read_text()
     assert rig.entries().items() <= rig.stored(run).items()
 

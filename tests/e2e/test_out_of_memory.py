@@ -37,7 +37,7 @@ def cgroup() -> Iterator[Path]:
             place.rmdir()
         pytest.skip(f"would show it in a memory cgroup, which cannot be made here: {error}")
     yield place
-    until(lambda: not (place / "cgroup.procs").read_text(), 20)
+    until(lambda: not (place / "cgroup.procs").read_text(), 60)
     place.rmdir()
 
 
@@ -77,7 +77,7 @@ def test_a_kill_in_such_a_cgroup_is_a_kill(machine: Machine, cgroup: Path) -> No
     confined(machine, cgroup)
     attempt = Attempt(machine)
     attempt.start("exec sleep 100")
-    until(lambda: attempt.status().pid, 10)
+    until(lambda: attempt.status().pid, 60)
     os.kill(attempt.status().pid or 0, signal.SIGKILL)
     assert attempt.wait().exit_code == -9
     (end,) = told(attempt)
@@ -99,7 +99,7 @@ def test_where_the_cgroup_is_not_ours_the_kernel_log_is_asked(
     for number, killed in enumerate((False, True)):
         attempt = Attempt(machine, number)
         attempt.start("sleep 100; exit $?")
-        until(lambda attempt=attempt: attempt.status().pid, 10)  # type: ignore[misc]
+        until(lambda attempt=attempt: attempt.status().pid, 60)  # type: ignore[misc]
         pid = attempt.status().pid or 0
         if killed:
             with log.open("a") as file:

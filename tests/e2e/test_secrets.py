@@ -152,7 +152,7 @@ def test_the_scan_finds_what_it_looks_for(tmp_path: Path) -> None:
     assert sorted(found) == sorted(f"{n}: {SECRET}" for n in ("plain", "coded", SECRET, "link"))
     line = ["sh", "-c", "sleep 60; :", SECRET]
     with subprocess.Popen(line, env={"CLOUDTRAIN_NODE": KEY_FILE}) as process, sampling() as seen:
-        until(lambda: any(told([SECRET], words) for words in seen.commands.copy()), 30)
+        until(lambda: any(told([SECRET], words) for words in seen.commands.copy()), 60)
         process.kill()
     assert {"CLOUDTRAIN_NODE": KEY_FILE} in seen.bearing("CLOUDTRAIN_NODE")
 

@@ -42,7 +42,7 @@ def served(project: Project) -> Iterator[list[Command]]:
     yield started
     for process in started:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     left = [words for words in project.processes().values() if "tensorboard" in words]
     assert left == [], "a TensorBoard is left"
 
@@ -84,7 +84,7 @@ def test_a_landed_run_is_served_from_its_store(project: Project, served: list[Co
     assert project.cloudtrain("run", path).returncode == 0
     served.append(project.start("tensorboard", path))
     address = url(project)
-    found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 30)
+    found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 60)
     assert found == dict.fromkeys(BOTH, 10)
     assert "as it goes on" not in project.stdout
     prefix = address.split("/")[-2]
@@ -108,7 +108,7 @@ def test_a_landed_run_is_served_from_each_kind_of_store_and_its_report_read(
         project.environment["CLOUDTRAIN_HOME"] = str(project.folder / "another machine")
         served.append(project.start("tensorboard", path))
         address = url(project)
-        found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 30)
+        found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 60)
         assert found == dict.fromkeys(BOTH, 10)
         report = project.cloudtrain("report", path, "--json")
         assert report.returncode == 0, report.stderr
@@ -140,7 +140,7 @@ def test_a_live_run_is_followed_on_its_nodes(project: Project, served: list[Comm
     first = until(lambda: (seen := curves(address)) and seen.keys() == BOTH and seen, 60)
     until(lambda: all(count > first[run] for run, count in curves(address).items()), 60)
     assert project.cloudtrain("stop-run", path).returncode == 0
-    until(lambda: served[0].poll() is None and all(curves(address).values()), 10)
+    until(lambda: served[0].poll() is None and all(curves(address).values()), 60)
 
 
 def test_a_run_without_event_files_says_how_to_write_them(project: Project) -> None:

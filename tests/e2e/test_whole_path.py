@@ -169,7 +169,7 @@ def test_interrupting_train_detaches_and_logs_reattaches(project: Project) -> No
     train = project.start("train")
     until(lambda: "chief0 step 3" in project.stdout, 60)
     train.send_signal(signal.SIGINT)
-    assert train.wait(30) == 130
+    assert train.wait(60) == 130
     assert "continues in the background" in project.stderr
     followed = project.cloudtrain("logs", "-f")
     assert followed.returncode == 0, followed.stderr
@@ -214,7 +214,7 @@ def test_a_parent_that_ignores_sigchld_is_no_matter(project: Project) -> None:
 def test_exec_names_the_nodes_that_it_leaves_out_and_does_not_end_well(project: Project) -> None:
     assert project.cloudtrain("up", project.config()).returncode == 0
     os.kill(server_of(project, "worker0"), signal.SIGKILL)
-    until(lambda: "stopped" in project.cloudtrain("status").stdout, 10)
+    until(lambda: "stopped" in project.cloudtrain("status").stdout, 60)
     done = project.cloudtrain("exec", project.name, "--", "echo", "here")
     assert done.returncode == 1
     assert done.stdout == "chief0 │ here\n"
@@ -241,7 +241,7 @@ def test_stop_run_ends_every_task_and_lands_what_there_is(project: Project) -> N
     config = project.config(train={"command": "sh forever.sh"}, strategy="custom")
     assert project.cloudtrain("up", config).returncode == 0
     assert project.cloudtrain("train", "--detach").returncode == 0
-    until(lambda: list(project.home.rglob("output/made")), 30)
+    until(lambda: list(project.home.rglob("output/made")), 60)
     stopped = project.cloudtrain("stop-run")
     assert stopped.returncode == 0, stopped.stderr
     assert project.landed("chief0", "output/made") == "made\n"
@@ -258,7 +258,7 @@ def test_the_second_command_on_a_cluster_says_who_holds_the_lock(project: Projec
     assert f"pid {train.pid}" in second.stderr
     stopped = project.cloudtrain("stop-run")
     assert stopped.returncode == 0, stopped.stderr
-    assert train.wait(30) == 1
+    assert train.wait(60) == 1
 
 
 # ── What goes wrong ──────────────────────────────────────────────────────────
@@ -273,7 +273,7 @@ def test_a_killed_worker_is_named_as_the_cause(project: Project) -> None:
     run = project.start("run", config)
     until(lambda: "worker1 step 2" in project.stdout, 60)
     os.kill(project.pid_of("worker1"), signal.SIGKILL)
-    assert run.wait(30) == 1
+    assert run.wait(60) == 1
     assert "worker1" in project.stderr
     assert "SIGKILL" in project.stderr
     assert project.processes() == {}
@@ -368,7 +368,7 @@ def test_a_run_in_which_nothing_moves_says_so_and_goes_on(project: Project) -> N
     run = project.start("run", config)
     until(lambda: "nothing has moved for" in project.stderr, 60)
     assert re.search("chief0, worker0 wait( in a sleep .python3.*)?; `cloudtrain", project.stderr)
-    until(lambda: "nothing has moved for" in project.cloudtrain("status", "--offline").stdout, 10)
+    until(lambda: "nothing has moved for" in project.cloudtrain("status", "--offline").stdout, 60)
     assert project.cloudtrain("stop-run").returncode == 0
     assert run.wait(60) == 1
     (page,) = project.store.glob("*/report.html")
@@ -659,7 +659,7 @@ def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project
     until(lambda: "chief0 step 1" in project.stdout, 60)
     train.kill()
     train.wait()
-    until(lambda: list(project.home.rglob("output/chief0.txt")), 30)
+    until(lambda: list(project.home.rglob("output/chief0.txt")), 60)
     aside = project.store.rename(project.folder / "aside") if project.store.exists() else None
     project.store.write_text("in the way")
     down = project.cloudtrain("down")

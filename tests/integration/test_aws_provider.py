@@ -804,7 +804,7 @@ def test_a_stopped_node_is_started_again_once_it_has_stopped(aws: Cloud) -> None
     machine = account.launch(order)
     assert FAST.until(
         lambda: [m for m in account.machines("mnist", HERE) if m.node.state == "running"] or None,
-        within=5.0,
+        within=60.0,
     )
     ec2().stop_instances(InstanceIds=[machine.id])
     (stopping,) = account.machines("mnist", HERE)

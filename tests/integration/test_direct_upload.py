@@ -226,7 +226,7 @@ def test_a_sender_that_nobody_hears_any_more_stores_nothing(tmp_path: Path, told
     process.stdin.flush()
     until(lambda: told.seen)
     process.stdout.close()  # as sshd does when the client is gone
-    assert process.wait(10) == 1
+    assert process.wait(60) == 1
     process.stdin.close()
     assert told.objects == {}
 
@@ -241,7 +241,7 @@ def test_a_later_sender_of_the_same_task_ends_an_earlier_one(tmp_path: Path, tol
     first.put("x", b"new")
     second = first.send("x")
     assert second.arrived["x"].sha256 == hashlib.sha256(b"new").hexdigest()
-    thread.join(10)
+    thread.join(60)
     assert first.transport.processes[0].returncode == -signal.SIGKILL
 
 
@@ -274,5 +274,5 @@ def test_no_url_is_on_a_command_line(tmp_path: Path, told: Service) -> None:
         except OSError:
             continue
     told.gate.set()
-    thread.join(10)
+    thread.join(60)
     assert not [line for line in lines if f"127.0.0.1:{told.port}/run/x".encode() in line]

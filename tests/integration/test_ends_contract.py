@@ -65,9 +65,9 @@ class World:
     def __post_init__(self) -> None:
         clock = Clock(now=lambda: time.time() + self.skew)
         self.timing = Timing(
-            calls=replace(CALLS, pause=0.001, longest=0.002, within=5.0),
+            calls=replace(CALLS, pause=0.001, longest=0.002, within=60.0),
             polls=replace(POLLS, pause=0.002, longest=0.01),
-            boot=5.0,
+            boot=60.0,
             listing=0.2,
             clock=clock,
         )
@@ -113,7 +113,7 @@ class World:
     def stop(self) -> None:
         self.cloud.tell("stop", name="mnist-chief0")
         self.timing.until(
-            lambda: True if self.machines()[0].node.state == "stopped" else None, within=5.0
+            lambda: True if self.machines()[0].node.state == "stopped" else None, within=60.0
         )
 
     def down(self) -> None:

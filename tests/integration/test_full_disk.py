@@ -65,7 +65,7 @@ def test_down_ends_a_run_that_goes_on_and_lands_it_without_room(small: Project) 
     config = small.config(train={"command": "sh forever.sh"}, strategy="custom")
     assert small.cloudtrain("up", config).returncode == 0
     train = small.start("train")
-    until(lambda: list(small.home.rglob("output/made")), 30)
+    until(lambda: list(small.home.rglob("output/made")), 60)
     train.kill()
     train.wait()
     fill(small)
@@ -127,7 +127,7 @@ def test_no_room_for_a_log_here_is_no_silence_of_its_node(tmp_path: Path) -> Non
         console,
     )
     follower.follow(task, cluster.nodes["chief0"])
-    until(lambda: console.warned, 10)
+    until(lambda: console.warned, 60)
     follower.close()
     with pytest.raises(Empty):
         follower.events.get(0)

@@ -393,9 +393,10 @@ def test_a_git_host_that_the_user_does_not_know_is_refused(
 
 def test_up_and_train_from_a_private_repository(project: Project, tmp_path: Path) -> None:
     rank = (Path(__file__).parents[1] / "data" / "rank.py").read_text()
-    with git_server(tmp_path / "served", token=TOKEN) as server:
+    token = f"{TOKEN}{os.getpid()}"  # in no command of the tests that run beside this one
+    with git_server(tmp_path / "served", token=token) as server:
         whole = bare(server.root, "x.git", {"rank.py": rank})
-        project.environment["MY_TOKEN"] = TOKEN
+        project.environment["MY_TOKEN"] = token
         path = project.config(
             code={"path": None, "git": server.url("x.git"), "token": "GIT_TOKEN"},
             secrets={"GIT_TOKEN": "${MY_TOKEN}"},
@@ -408,8 +409,8 @@ def test_up_and_train_from_a_private_repository(project: Project, tmp_path: Path
         wrong = project.cloudtrain("--debug", "up", path)
         assert wrong.returncode == 2
     said = run.stdout + run.stderr + wrong.stdout + wrong.stderr
-    assert TOKEN not in said
+    assert token not in said
     assert "wr0ng" not in said
-    assert holding(tmp_path, TOKEN) == []
-    assert [line for line in seen.commands if TOKEN.encode() in line] == []
+    assert holding(tmp_path, token) == []
+    assert [line for line in seen.commands if token.encode() in line] == []
     assert any(b"upload-pack" in line or b"ls-remote" in line for line in seen.commands)

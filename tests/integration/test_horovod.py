@@ -28,10 +28,11 @@ from cloudtrain.playbooks import horovod as playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.training import horovod
-from tests.support import environments
+from tests.support import environments, processes
 from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.ports import free_ports
 from tests.support.prepared import users_pip_config
-from tests.support.project import free_ports, until
+from tests.support.project import until
 
 
 def config(
@@ -311,22 +312,15 @@ def test_the_first_rank_that_fails_ends_the_others_of_its_node_even_deaf_ones(no
     assert not alive("sleep 1000", nodes.folder)
 
 
-def alive(command: str, folder: Path) -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-            if words == command and (entry / "cwd").readlink() == folder:
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found
+def alive(command: str, folder: Path) -> list[int]:
+    found = [pid for pid in processes.pids() if " ".join(processes.words(pid)) == command]
+    return [pid for pid in found if processes.folder(pid) == folder]
 
 
 def test_a_node_waits_for_the_first_one_to_be_there(nodes: Nodes) -> None:
     (nodes.folder / "sees.py").write_text(SEES)
     nodes.start('"$OWN" sees.py', only=1)
-    until(lambda: alive_launchers(nodes) == 1, 20)
+    until(lambda: alive_launchers(nodes) == 1, 60)
     nodes.start('"$OWN" sees.py', only=0)
     assert nodes.codes() == [0, 0], nodes.log(0) + nodes.log(1)
 

@@ -175,7 +175,7 @@ def without_python(machine: SshdNode, older: str = "") -> None:
         (folder / "python3").chmod(0o755)
     machine.stop()
     machine.start("-o", f"SetEnv HOME={machine.home} PATH={folder}")
-    until(lambda: answers(machine), 20)
+    until(lambda: answers(machine), 60)
 
 
 def answers(machine: SshdNode) -> bool:

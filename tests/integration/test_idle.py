@@ -55,7 +55,7 @@ def test_an_idle_cluster_lands_and_goes_down_by_itself(project: Project) -> None
     brought = project.cloudtrain("up", config)
     assert brought.returncode == 0, brought.stderr
     assert "taken down after 3600 s without a run (limits.idle)" in brought.stderr
-    (log,) = until(lambda: list(project.home.glob("clusters/*/idle.log")), 10)
+    (log,) = until(lambda: list(project.home.glob("clusters/*/idle.log")), 60)
     assert project.cloudtrain("train", config).returncode == 0
     late = "cd ~/.cloudtrain/*/runs/*/chief0/work/output && echo late > late"
     words = ("exec", project.name, "--role", "chief", "--", "sh", "-c", late)
@@ -64,7 +64,7 @@ def test_an_idle_cluster_lands_and_goes_down_by_itself(project: Project) -> None
     shorten(project)
     until(lambda: list(project.home.glob("clusters/*/closed")), 100, "it is down")
     assert project.landed("chief0", "output/late") == "late\n"
-    until(lambda: "lists nothing of it any more" in log.read_text(), 10)
+    until(lambda: "lists nothing of it any more" in log.read_text(), 60)
     until(lambda: project.processes() == {}, 30, "nothing is left")
 
 
@@ -98,11 +98,11 @@ def test_a_killed_idle_process_is_started_again_by_the_next_look(project: Projec
     def idle_processes() -> list[int]:
         return [pid for pid, words in project.processes().items() if " cloudtrain idle " in words]
 
-    (first,) = until(idle_processes, 20)
+    (first,) = until(idle_processes, 60)
     subprocess.run(["kill", "-9", str(first)], check=True)
-    until(lambda: idle_processes() == [], 20)
+    until(lambda: idle_processes() == [], 60)
     assert "idle: goes down at" in project.cloudtrain("status").stdout
-    (second,) = until(idle_processes, 20)
+    (second,) = until(idle_processes, 60)
     assert second != first
     assert project.cloudtrain("down", project.name).returncode == 0
     until(lambda: idle_processes() == [], 20, "it has left")

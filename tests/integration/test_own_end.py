@@ -596,7 +596,7 @@ def test_a_silent_task_without_files_keeps_no_machine(alone: Alone) -> None:
     (alone.place() / "attempt-1/log").write_text("")
     (alone.place() / "attempt-1/metrics").write_text("1 cpu 3\n")
     alone.keep()
-    until(alone.off, 20)
+    until(alone.off, 60)
 
 
 def test_what_an_earlier_run_left_beyond_the_limit_keeps_the_machine(alone: Alone) -> None:

@@ -22,7 +22,8 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.run_record import Environment, Task
 from cloudtrain.core.shell import Command, command, script
 from cloudtrain.runs.preflight import preflight
-from tests.support.streaming_here import Here, free_ports
+from tests.support.ports import free_ports
+from tests.support.streaming_here import Here
 
 PYTHON = sys.executable
 
@@ -35,8 +36,8 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 
 def cluster(count: int = 3, role: str = "worker") -> list[tuple[Task, Node]]:
-    tasks = []
-    for index, port in enumerate(free_ports(count)):
+    tasks, first = [], free_ports(count)
+    for index, port in enumerate(range(first, first + count)):
         name = f"mnist-{role}{index}"
         node = Node(
             name=name,
@@ -194,11 +195,10 @@ def test_an_evaluator_is_in_nobody_elses_cluster(here: Here) -> None:
 
 def test_a_node_that_hangs_is_named_and_the_others_are_still_judged(here: Here) -> None:
     tasks = cluster(3)
+    here.instead["mnist-worker0"] = answering(healthy(), {"failed": {}})
     here.instead["mnist-worker1"] = command("sleep", "60")
     here.instead["mnist-worker2"] = answering(healthy(free=10), {"failed": {}})
-    began = time.monotonic()
-    lines = problems(tasks, here, timeout=2)
-    assert time.monotonic() - began < 10
+    lines = problems(tasks, here, timeout=4)
     assert lines == [
         "mnist-worker1: it did not answer in time: check that the node is running",
         "mnist-worker2: only 0 MB free on its disk, too little for a run: free space or raise "
@@ -208,8 +208,9 @@ def test_a_node_that_hangs_is_named_and_the_others_are_still_judged(here: Here) 
 
 def test_a_node_that_hangs_while_it_calls_the_others_is_named(here: Here) -> None:
     tasks = cluster(2)
+    here.instead["mnist-worker0"] = answering(healthy(), {"failed": {}})
     here.instead["mnist-worker1"] = answering(healthy())
-    (line,) = problems(tasks, here, timeout=2)
+    (line,) = problems(tasks, here, timeout=4)
     assert line.startswith("mnist-worker1: it did not answer in time")
 
 

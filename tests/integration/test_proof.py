@@ -29,7 +29,8 @@ from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
 from cloudtrain.state import Records
 from tests.support.fakes import eventually
 from tests.support.landing_parts import Heard
-from tests.support.streaming_here import Here, free_ports
+from tests.support.ports import free_ports
+from tests.support.streaming_here import Here
 
 READY = """\
 printf '%s\\n' '{"phase": "import"}'
@@ -57,9 +58,8 @@ def pretended(folder: Path, name: str, says: str) -> str:
 
 def member(number: int, python: str, *, host: str = "", gpus: Accelerator | None = None) -> Member:
     name = f"mnist-worker{number}"
-    [port] = free_ports(1)
     return Member(
-        task=Task(role="worker", index=number, node=name, port=port),
+        task=Task(role="worker", index=number, node=name, port=free_ports(1)),
         node=Node(
             name=name,
             role="worker",

@@ -85,11 +85,11 @@ def test_a_process_stands_still_and_its_shell_does_not_see_it() -> None:
         assert first.stdin
         assert first.stdout
         child = int(first.stdout.readline())
-        until(lambda: state(child) == "T", 20.0)
+        until(lambda: state(child) == "T", 60)
         assert os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG) is None
         assert first.stdout.readline() == "goes on\n"
         first.stdin.close()
-        assert first.wait(20) == 7
+        assert first.wait(60) == 7
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_child_that_stands_still_gets_the_signals_of_its_first_process_and_end
     with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as first:
         assert first.stdout
         child = int(first.stdout.readline())
-        until(lambda: state(child) == "T", 20.0)
+        until(lambda: state(child) == "T", 60)
         first.send_signal(number)
-        assert first.wait(20) == code
-        until(lambda: state(child) in ("Z", ""), 20.0)
+        assert first.wait(60) == code
+        until(lambda: state(child) in ("Z", ""), 60)

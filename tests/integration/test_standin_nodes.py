@@ -78,12 +78,17 @@ def boot_id(machine: Machine) -> str:
 
 
 def test_a_node_ends_by_itself_also_after_a_reboot(machine: Machine) -> None:
-    deadline = time.time() + 9
-    machine.start(expires=deadline)
+    machine.start(expires=time.time() + 3600)
     machine.enter()
-    reboot(machine)
-    eventually(lambda: machine.down == [NAME], within=30)
-    assert time.time() >= deadline - 1
+    booted = boot_id(machine)
+    # Moved to where the reboot of a busy machine does not come late.
+    machine.ask("sudo -n mkdir -p /var/lib/cloudtrain")
+    with suppress(NodeUnreachable):
+        machine.ask(
+            "date +%s -d '8 seconds' | sudo -n tee /var/lib/cloudtrain/end && sudo -n reboot"
+        )
+    eventually(lambda: machine.down == [NAME] or boot_id(machine) not in ("", booted))
+    eventually(lambda: machine.down == [NAME])
     assert not machine.answers()
     assert machine.nodes.running() == []
 

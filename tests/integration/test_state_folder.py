@@ -92,7 +92,7 @@ def test_a_waiting_command_goes_on_when_the_first_has_ended() -> None:
         thread.start()
         assert not got.is_set()
         other.communicate("x")
-        thread.join(30)
+        thread.join(60)
     assert got.is_set()
 
 

@@ -287,7 +287,7 @@ def test_a_start_killed_anywhere_never_runs_twice_and_never_hangs(
     attempt.machine.environment["PATH"] = f"{wrapper.parent}:{path}"
     remote = attempt.remote("echo ran; sleep 0.3")
     process = attempt.machine.popen(remote.command)
-    process.communicate(remote.stdin, timeout=20)
+    process.communicate(remote.stdin, timeout=60)
     attempt.machine.environment["PATH"] = path
     answer = attempt.start("echo ran; sleep 0.3")
     assert answer in ("started", "already")

@@ -513,11 +513,11 @@ def test_it_ends_with_its_client_and_where_a_later_one_begins(
     first = started(told, tmp_path)
     until(lambda: len(told.seen) == 1)
     second = started(told, tmp_path)
-    assert first.wait(20) == -signal.SIGKILL
+    assert first.wait(60) == -signal.SIGKILL
     until(lambda: len(told.seen) == 2)
     assert second.stdout is not None
     second.stdout.close()
-    assert second.wait(20) == 1
+    assert second.wait(60) == 1
 
 
 def test_no_right_is_on_a_command_line(yard: Far, told: Service) -> None:

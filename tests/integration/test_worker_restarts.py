@@ -190,7 +190,7 @@ def test_without_restarts_left_or_for_a_code_that_would_fail_again_the_run_goes_
     os.kill(job.pid("worker1"), signal.SIGKILL)
     until(lambda: "worker1 serves again" in project.stderr, 60)
     os.kill(job.pid("worker1"), signal.SIGKILL)
-    until(lambda: "worker1 has failed: killed by signal 9; the run continues" in project.stderr, 30)
+    until(lambda: "worker1 has failed: killed by signal 9; the run continues" in project.stderr, 60)
     job.end("chief0")
     assert run.wait(60) == 0, project.stderr
     assert [task["attempt"] for task in job.record()["tasks"]] == [1, 1, 2, 1]

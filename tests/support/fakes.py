@@ -217,7 +217,7 @@ def key_pair() -> tuple[str, str]:
     return private.decode(), public.decode()
 
 
-def eventually(condition: Callable[[], object], *, within: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], *, within: float = 60.0) -> None:
     """Poll until `condition` holds; for what another process does at its own pace."""
     deadline = time.monotonic() + within
     while not condition():

@@ -309,7 +309,7 @@ def agents(place: Place, task: str) -> list[int]:
     for file in _in_task_folders(place, task, "keeping"):
         inode = str(file.stat().st_ino)  # a node's own file system has another device
         found += [int(one[-4]) for one in locks if one[-3].split(":")[-1] == inode]
-    return [pid for pid in found if pid > 0]
+    return sorted({*found} & {*place.processes(task)})  # and what the same number is elsewhere
 
 
 def _in_task_folders(place: Place, task: str, name: str = "attempt-*") -> list[Path]:

@@ -44,6 +44,13 @@ def words(pid: int) -> list[str]:
     return os.fsdecode(command).removesuffix("\0").split("\0") if command else []
 
 
+def folder(pid: int) -> Path | None:
+    """The one that it works in; None if it has just ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cwd").readlink()
+    return None
+
+
 def _read(pid: int, name: str) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_bytes()

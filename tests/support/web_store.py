@@ -167,7 +167,7 @@ class WebStore(FileStore):
                 super().upload(path[1:], [data])
 
 
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     limit = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < limit, "it did not come true"
