@@ -24,7 +24,7 @@ from cloudtrain.ssh.keys import ssh_config
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.cloud_clis import CloudClis, cloud_clis
 from tests.support.processes import environment, pids, words
-from tests.support.sshd import SshdNode, eventually, sshd_node
+from tests.support.sshd import SshdNode, eventually
 
 pytestmark = pytest.mark.openssh
 
@@ -40,12 +40,6 @@ PROXIES = {
     "aws": ("aws", SshProxy(ssm=True)),
     "az": ("azure", SshProxy(bastion="net/b")),
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshdNode]:
-    with sshd_node(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
 
 
 @pytest.fixture

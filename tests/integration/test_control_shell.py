@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import paramiko
 import pytest
 
@@ -11,28 +9,11 @@ from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.core.shell import command
 from cloudtrain.ssh.transport import SshTransport
-from tests.support.sshd import SshdNode, eventually, sshd_node
+from tests.support.sshd import SshdNode, eventually
 
 pytestmark = pytest.mark.openssh
 
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshdNode]:
-    with sshd_node(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
-@pytest.fixture
-def node(server: SshdNode) -> Node:
-    return server.node
-
-
-@pytest.fixture
-def ssh(server: SshdNode) -> Iterator[SshTransport]:
-    with SshTransport(server.identity) as transport:
-        yield transport
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from cloudtrain.ssh.resident import Section
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.fakes import eventually
 from tests.support.pythons import python
-from tests.support.sshd import SshdNode, sshd_node
+from tests.support.sshd import SshdNode
 
 TOKEN = b"\1token"
 
@@ -31,23 +31,6 @@ TOKEN = b"\1token"
 def run(text: str, *arguments: str) -> Command:
     """A program for the node's Python, as all of node/ are sent."""
     return script(ship.START, text, *arguments)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshdNode]:
-    with sshd_node(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
-@pytest.fixture
-def node(server: SshdNode) -> Node:
-    return server.node
-
-
-@pytest.fixture
-def ssh(server: SshdNode) -> Iterator[SshTransport]:
-    with SshTransport(server.identity) as transport:
-        yield transport
 
 
 PARENT = "import os; print(os.getppid())"

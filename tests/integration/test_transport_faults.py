@@ -23,7 +23,7 @@ from cloudtrain.core.shell import command
 from cloudtrain.ssh.connection import BROKEN
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.ssh.transport import SshTransport
-from tests.support.sshd import SshdNode, eventually, free_place, sshd_node
+from tests.support.sshd import SshdNode, eventually, free_place
 
 
 @pytest.fixture
@@ -199,12 +199,6 @@ class Cable:
                 self._light.wait()
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshdNode]:
-    with sshd_node(tmp_path_factory.mktemp("faults")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -26,23 +26,6 @@ pytestmark = pytest.mark.openssh
 MEGABYTE = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshdNode]:
-    with sshd_node(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
-@pytest.fixture
-def node(server: SshdNode) -> Node:
-    return server.node
-
-
-@pytest.fixture
-def ssh(server: SshdNode) -> Iterator[SshTransport]:
-    with SshTransport(server.identity) as transport:
-        yield transport
-
-
 def test_a_command_starts_in_the_home_of_the_node(
     ssh: SshTransport, node: Node, server: SshdNode
 ) -> None:
