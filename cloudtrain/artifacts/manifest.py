@@ -409,7 +409,7 @@ class ManifestWriter:
         if aside:  # never overwrite a place that a saved manifest lists
             self.save()
             self.add(pool.map(promoted, aside))
-        held = _held(self.store, self.manifest.run)
+        held = _held(self.store, self.manifest.run, _places(self.manifest))
         lost = _not_held(self.store, self.manifest, held)
         if lost:
             raise StoreError(
@@ -430,10 +430,10 @@ def _places(manifest: Manifest) -> set[str]:
     return {each.at for each in manifest.files.values()}
 
 
-def _held(store: ArtifactStore, run: str) -> dict[str, Artifact]:
-    """The store's current files of a run, by place."""
-    prefix = f"{run}/"
-    return {found.path[len(prefix) :]: found for found in store.list(prefix)}
+def _held(store: ArtifactStore, run: str, places: Iterable[str] = ()) -> dict[str, Artifact]:
+    """The store's current files of a run, by place; `places`: those that are expected."""
+    prefix, known = f"{run}/", [f"{run}/{place}" for place in places]
+    return {found.path[len(prefix) :]: found for found in store.list(prefix, known)}
 
 
 def _not_held(

@@ -290,8 +290,9 @@ class ArtifactStore(Protocol):
     def presigner(self) -> Presigner | None:
         """Signs requests with which nodes upload and download files; None if not supported."""
 
-    def list(self, prefix: str = "") -> Iterator[Artifact]:
-        """List the files; `sha256` and `md5` are empty if the store does not report them."""
+    def list(self, prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
+        """List the files; `sha256` and `md5` are empty if the store does not report them. `known`:
+        paths that are expected: a store may list what is between them side by side."""
 
     def download(self, path: str) -> Iterator[bytes]:
         """Bytes of one file."""

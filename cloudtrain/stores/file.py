@@ -11,7 +11,7 @@ import os
 import stat
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -145,7 +145,7 @@ class FileStore:
                 if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of some network mounts
                     raise
 
-    def list(self, prefix: str = "") -> Iterator[Artifact]:
+    def list(self, prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
         folder, _, name = prefix.rpartition("/")
         if folder and not is_inside(folder):
             return

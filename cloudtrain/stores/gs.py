@@ -126,6 +126,26 @@ class _Bucket:
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_DESCRIPTION):
             yield _described(blob)
 
+    def between(
+        self, prefix: str, after: str, last: str, *, page: int
+    ) -> list[StoredObject] | None:
+        """https://cloud.google.com/storage/docs/json_api/v1/objects/list: startOffset is included,
+        endOffset is not."""
+        found: list[StoredObject] = []
+        blobs = self._bucket.list_blobs(
+            prefix=prefix or None, fields=_DESCRIPTION, start_offset=after or None, page_size=page
+        )
+        for blob in blobs:
+            if after and blob.name < after:
+                return None
+            if last and blob.name > last:
+                break
+            if blob.name != after:
+                found.append(_described(blob))
+            if blob.name == last:
+                break
+        return found
+
     def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
         blob = self._bucket.blob(key, generation=int(version))
         # As stored: an object with Content-Encoding: gzip would otherwise be decompressed.

@@ -8,10 +8,13 @@ import io
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
+from itertools import chain
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -25,6 +28,12 @@ from cloudtrain.core.protocols import StoredObject, Swapped
 from cloudtrain.core.store_kinds import kind_of
 
 AGAIN = "run the command again to continue"
+
+PAGE = 1000
+"""Objects in one answer of S3 and Cloud Storage, at most."""
+
+RANGES = 8
+"""Parts of a listing that are asked for side by side."""
 
 CHECKS = ".cloudtrain-check/"
 """Prefix of the objects that `check` writes; they are not artifacts."""
@@ -60,6 +69,12 @@ class Bucket(Protocol):
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """Yield each object, sorted by key; its MD5 if what is listed certainly is one."""
+
+    def between(
+        self, prefix: str, after: str, last: str, *, page: int
+    ) -> list[StoredObject] | None:
+        """Objects with keys after the one, up to and including the other, `page` at a time; "" is
+        no limit. None if the service does not list so."""
 
     def location(self) -> str: ...
 
@@ -113,14 +128,29 @@ class ObjectStore:
             version=version,
         )
 
-    def list(self, prefix: str = "") -> Iterator[Artifact]:
+    def list(self, prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
         with self.explained(prefix):
-            for found in self.bucket.objects(self.prefix + encode_key(prefix)):
+            for found in self._objects(self.prefix + encode_key(prefix), known):
                 path = decode_key(found.key[len(self.prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
                     yield Artifact(
                         path=path, size=found.size, sha256="", md5=found.md5, version=found.version
                     )
+
+    def _objects(self, prefix: str, known: Collection[str]) -> Iterator[StoredObject]:
+        """A page of a listing begins where the one before ended: where that will be, known keys
+        tell before. What they lead to counts if it has all of them."""
+        keys = sorted(self.prefix + encode_key(path) for path in known)
+        each = len(keys) // (len(keys) * 10 // (PAGE * 9) + 2) + 1  # others may be between them
+        if len(keys) > PAGE // 2:
+            starts = keys[each::each]
+            between = partial(self.bucket.between, prefix, page=min(PAGE, each + each // 8))
+            with ThreadPoolExecutor(RANGES) as pool:
+                listed = list(pool.map(between, ["", *starts], [*starts, ""]))
+            found = {each.key: each for each in chain.from_iterable(filter(None, listed))}
+            if found.keys() >= set(keys):
+                return iter(found.values())
+        return self.bucket.objects(prefix)
 
     def download(self, path: str) -> Iterator[bytes]:
         with self.explained(path):

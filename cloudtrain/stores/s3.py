@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -52,9 +52,9 @@ class _Store(ObjectStore):
         with self.explained(""):
             self.bucket.presigner.clear(self.prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
 
-    def list(self, prefix: str = "") -> Iterator[Artifact]:
+    def list(self, prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
         with self.explained(prefix):
-            for found in super().list(prefix):
+            for found in super().list(prefix, known):
                 md5 = self.bucket.md5(self._key(found.path), found.size, found.version)
                 yield replace(found, md5=md5)
 
@@ -117,7 +117,11 @@ class _Bucket:
         )
 
     def put(self, key: str, data: CountingReader) -> str:
-        self._client.upload_fileobj(data, self._name, key, ExtraArgs=self._sse or None)
+        if len(data.ahead(LARGE)) < LARGE:
+            # As bytes: before a file's, boto3 waits for `100 Continue` (add_expect_header).
+            self._client.put_object(Bucket=self._name, Key=key, Body=data.read(), **self._sse)
+        else:
+            self._client.upload_fileobj(data, self._name, key, ExtraArgs=self._sse or None)
         self.presigner.give_up(key)
         if data.size < LARGE:
             return ""
@@ -145,8 +149,30 @@ class _Bucket:
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """List objects without MD5: with KMS an ETag is none, and a listing does not show that."""
+        return self._listed(Prefix=prefix)
+
+    def between(
+        self, prefix: str, after: str, last: str, *, page: int
+    ) -> list[StoredObject] | None:
+        """Directory buckets have neither StartAfter nor an order:
+        https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html"""
+        start = {"StartAfter": after} if after else {}
+        found: list[StoredObject] = []
+        with suppress(self._errors.ClientError):
+            for each in self._listed(Prefix=prefix, **start, PaginationConfig={"PageSize": page}):
+                if after and each.key <= after:
+                    return None
+                if last and each.key > last:
+                    break
+                found.append(each)
+                if each.key == last:
+                    break
+            return found
+        return None
+
+    def _listed(self, **wanted: Any) -> Iterator[StoredObject]:
         pages = self._client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self._name, Prefix=prefix, **self._pays):
+        for page in pages.paginate(Bucket=self._name, **wanted, **self._pays):
             for found in page.get("Contents", ()):
                 yield StoredObject(
                     key=found["Key"],

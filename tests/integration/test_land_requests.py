@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +27,9 @@ class Counting(FaultyStore):
         self.presigner = None
         self.listed: list[str] = []
 
-    def list(self, prefix: str = "") -> Iterator[Artifact]:
+    def list(self, prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
         self.listed.append(prefix)
-        return super().list(prefix)
+        return super().list(prefix, known)
 
     def files(self) -> list[str]:
         """Uploaded, without the manifest."""
@@ -133,9 +133,9 @@ def test_a_file_that_lands_after_the_listing_is_not_taken_for_lost(
     stale = list(store.list(f"{RUN}/manifest.json"))
     real, store.listed = store.list, []
 
-    def behind(prefix: str = "") -> Iterator[Artifact]:
+    def behind(prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
         first = not store.listed
-        found = real(prefix)
+        found = real(prefix, known)
         return iter(stale) if first else found
 
     store.list = behind  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from cloudtrain.artifacts.manifest import ManifestWriter
 from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import NoBucketError, StoreError
 from cloudtrain.core.protocols import ArtifactStore
-from cloudtrain.stores import open_store
+from cloudtrain.stores import objects, open_store
 from tests.standins.stores import KINDS, Store
 
 
@@ -131,6 +131,33 @@ def test_a_store_is_made_once_and_then_used(place: Store, monkeypatch: pytest.Mo
     assert open_store(uri).create(None)
     assert not open_store(uri).create(None)
     open_store(uri).check()
+
+
+@pytest.mark.parametrize("parts", ["whole", "short"])
+def test_known_names_change_nothing_of_a_listing(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, parts: str
+) -> None:
+    """Also where a service lists no parts, or other ones than it was asked for."""
+    monkeypatch.setattr(objects, "PAGE", 8)
+    known = [f"run/{number:02}" for number in range(12)]
+    for name in (*known, "run/03 more", "run/07x", "run/\u00fc", "run-2/00", "a"):
+        store.upload(name, [b"x"])
+    asked = []
+    if isinstance(store, objects.ObjectStore):
+        real = store.bucket.between
+
+        def between(prefix: str, after: str, last: str, *, page: int) -> Any:
+            asked.append(last)
+            found = real(prefix, after, last, page=page)
+            return found if parts == "whole" else found and found[1:]
+
+        monkeypatch.setattr(store.bucket, "between", between)
+    whole = list(store.list("run/"))
+    assert len(whole) == 15
+    assert not asked
+    assert list(store.list("run/", known)) == whole
+    assert list(store.list("run/", [*known, "run/05 gone"])) == whole
+    assert len(asked) in (0, 6)
 
 
 def test_many_files_are_listed_page_by_page(store: ArtifactStore) -> None:

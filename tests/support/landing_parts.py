@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -193,8 +193,8 @@ class FaultyStore:
     def delete(self, path: str) -> None:
         self.store.delete(path)
 
-    def list(self, prefix: str = "") -> Iterator[Artifact]:
-        return self.store.list(prefix)
+    def list(self, prefix: str = "", known: Collection[str] = ()) -> Iterator[Artifact]:
+        return self.store.list(prefix, known)
 
     def download(self, path: str) -> Iterator[bytes]:
         return self.store.download(path)
