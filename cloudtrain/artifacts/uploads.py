@@ -92,11 +92,8 @@ def upload_from_node(
     if not due or upload.store.presigner is None:
         return UploadResult()
     exchange = _Exchange(due, upload.store.presigner, upload)
-    first = next(exchange.uploads, None)
-    if first is None:
-        return exchange.sent
-    try:
-        orders = exchange.orders(folder, first)
+    try:  # it starts while the first requests are signed, which may take some of the store
+        orders = exchange.orders(folder)
         exit_code = exchange.answers.run(node, "uploader", orders, upload.transport)
     finally:
         exchange.over.set()
@@ -119,13 +116,13 @@ class _Exchange:
     def __init__(self, due: Mapping[str, File], presigner: Presigner, upload: Upload) -> None:
         self.sent = UploadResult()
         self.over = threading.Event()
-        self.uploads = self._uploads(due)
+        self._uploads = self._signed(due)
         self._presigner, self._pool = presigner, upload.pool
         self._asked: dict[int, tuple[File, PresignedUpload]] = {}
         self.answers = AnswerLines(self._take, upload.stop)
         self._commits: list[tuple[str, Artifact, Future[str]]] = []
 
-    def _uploads(self, due: Mapping[str, File]) -> Iterator[list[tuple[File, PresignedUpload]]]:
+    def _signed(self, due: Mapping[str, File]) -> Iterator[list[tuple[File, PresignedUpload]]]:
         """Presigned uploads of the files that a node may upload, a window at a time."""
 
         def some(items: list[tuple[str, File]]) -> list[PresignedUpload | None]:
@@ -155,10 +152,10 @@ class _Exchange:
             if len(signed) < len(files):
                 return
 
-    def orders(self, folder: str, first: list[tuple[File, PresignedUpload]]) -> Iterator[bytes]:
+    def orders(self, folder: str) -> Iterator[bytes]:
         yield json_line({"folder": folder, "lock": lock_of(folder)})
         numbers = count(1)
-        for window in chain([first], self.uploads):
+        for window in self._uploads:
             if self.over.is_set():
                 return
             numbered = {next(numbers): each for each in window}
