@@ -16,6 +16,10 @@ import os
 import select
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types
+
 AHEAD = 1 << 20
 """Bytes of stdin that are held for a program that does not read them."""
 
@@ -23,12 +27,12 @@ AHEAD = 1 << 20
 def main() -> None:
     gc.disable()
     getattr(gc, "freeze", gc.collect)()  # what is here is never freed: no fork copies it for that
-    text, arguments = Requests().next_program()
+    code, arguments = Requests().next_program()
     gc.enable()
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["-c", *arguments]
-    exec(compile(text, "<string>", "exec"), module.__dict__)
+    exec(code, module.__dict__)
     if "threading" not in sys.modules:
         sys.stdout.flush()
         os._exit(0)
@@ -42,21 +46,24 @@ class Requests:
         _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
         _signal.set_wakeup_fd(wakes)
         self.wakes = wakes
+        self.code = b"", ""  # type: tuple[bytes, types.CodeType | str]
+        """The last program's text, and its code: most programs begin with the same text."""
 
-    def next_program(self) -> "tuple[bytes, list[str]]":
-        """Serve the client. Returns a program's text and arguments in each process that is to run
+    def next_program(self) -> "tuple[types.CodeType | str, list[str]]":
+        """Serve the client. Returns a program's code and arguments in each process that is to run
         one."""
         while True:
             token, *lengths = self.line().split(b" ")
             parts = [self.exactly(int(length)) for length in lengths]
             for output in (1, 2):
                 write(output, b"<" + token)
+            self.code = self.compiled(parts[0])
             given, gives = os.pipe()
             pid = os.fork()
             if not pid:
                 os.close(gives)
                 self.become_own(given)
-                return parts[0], [os.fsdecode(part) for part in parts[1:]]
+                return self.code[1], [os.fsdecode(part) for part in parts[1:]]
             os.close(given)
             code, is_fed = self.attend(pid, gives)
             for output in (1, 2):
@@ -64,6 +71,14 @@ class Requests:
                 write(output, token + b" %d>" % code)
             while not is_fed:
                 is_fed = not self.exactly(int(self.line()))
+
+    def compiled(self, text: bytes) -> "tuple[bytes, types.CodeType | str]":
+        if text == self.code[0]:
+            return self.code
+        try:
+            return text, compile(text, "<string>", "exec")
+        except (SyntaxError, ValueError):  # the program says so
+            return text, text.decode()
 
     def become_own(self, stdin: int) -> None:
         """Be a process like one that the client has started alone."""

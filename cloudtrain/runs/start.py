@@ -339,7 +339,7 @@ def prepare_work(
     layer = (own, environment) if environment else ("", "")
     home = "" if facts_of(config.provider).takes_hosts else "."
     made = work, source, config.train.dir, home, *layer, *link
-    return script(ship.START, ship.bundle("work_folder"), *made)
+    return ship.whole("work_folder", *made)
 
 
 def shared_link(session: Session, task: Task, shared: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from cloudtrain.core.errors import NodeError
 from cloudtrain.core.paths import runs_folder
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import Command, Secret, exports, script
-from cloudtrain.core.ship import START, inline, text
+from cloudtrain.core.ship import inline, text, whole
 
 TAG = "CLOUDTRAIN_TASK"
 """Variable whose value (`layout.tag`) marks every process of an attempt."""
@@ -60,9 +60,8 @@ def start(
         "utf-8", "surrogateescape"
     )
     return RemoteCommand(
-        command=script(
-            START,
-            inline("starter"),
+        command=whole(
+            "starter",
             text("task_processes.sh") + text("task_watcher.sh"),
             folder,
             work,
@@ -263,7 +262,7 @@ def follow(folder: str, offset: int, *, measured: int = 0, interval: float = 5.0
     if offset < 0 or measured < 0:
         raise ValueError("an offset must not be negative")
     arguments = folder, str(offset), f"{interval:g}", str(measured)
-    return script(START, inline("follower"), *arguments)
+    return whole("follower", *arguments)
 
 
 @dataclass(frozen=True, kw_only=True)

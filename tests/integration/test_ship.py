@@ -75,7 +75,7 @@ TEXTS = {
         task_commands.start("a", tag="t", work=".", command="true", environment={}).command,
         b"",
     ),
-    "work_folder": (script(ship.START, ship.bundle("work_folder"), "r/work", *[""] * 5), b""),
+    "work_folder": (ship.whole("work_folder", "r/work", *[""] * 5), b""),
 }
 
 
@@ -102,3 +102,70 @@ def test_only_what_a_python_starts_is_a_text_for_it() -> None:
     assert ship.text_of(script(ship.START, "pass", "a")) == ("pass", "a")
     assert ship.text_of(script(f"cd /; {ship.START}", "pass", "a")) == ()
     assert ship.text_of(ship.check_python()) == ()
+
+
+# ── compiled code that a home keeps ────────────────────────────────────────────
+
+LISTING = ship.whole("listing")
+
+
+def listed(home: Path | str) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", *ship.text_of(LISTING)],
+        input=json.dumps(ORDERS["listing"][0]).encode() + b"\n",
+        env={"HOME": str(home)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stderr == b""
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def lists(home: Path | str) -> None:
+    assert listed(home) == {"others": {}, "unread": [], "left_out": {}}
+
+
+def kept(home: Path) -> list[Path]:
+    return sorted((home / ".cache/cloudtrain/code").glob("*"))
+
+
+def test_a_program_is_compiled_once_for_a_home(tmp_path: Path) -> None:
+    lists(tmp_path)
+    (file,) = kept(tmp_path)
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    change(file)
+    assert "lefd_out" in listed(tmp_path)
+
+
+def change(file: Path) -> None:
+    """Change the code that is kept, so that its use is seen."""
+    file.write_bytes(file.read_bytes().replace(b"left_out", b"lefd_out"))
+
+
+@pytest.mark.parametrize("length", [0, 1, 10_000])
+def test_kept_code_that_a_crash_cut_off_is_compiled_again(tmp_path: Path, length: int) -> None:
+    lists(tmp_path)
+    (file,) = kept(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length])
+    lists(tmp_path)
+    assert kept(tmp_path) == [file]
+    assert len(file.read_bytes()) == len(whole)
+
+
+def test_a_program_runs_where_its_code_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / ".cache").write_text("no folder")
+    for home in (tmp_path, tmp_path / "none", "", "/dev/null"):
+        lists(home)
+    assert [path.name for path in tmp_path.iterdir()] == [".cache"]
+
+
+def test_code_that_another_user_keeps_is_not_used(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    lists(tmp_path)
+    (file,) = kept(tmp_path)
+    change(file)
+    os.chown(file, 65534, 65534)
+    lists(tmp_path)

@@ -76,7 +76,9 @@ class Nodes:
         **_: Any,
     ) -> Completed:
         verb, *arguments = command.arguments[4:]
-        verbs = {ship.inline("follower"): "follow", ship.inline("starter"): "start"}
+        if verb == ship.BOOT:
+            verb, *arguments = arguments
+        verbs = {"cloudtrain.node.follower": "follow", "cloudtrain.node.starter": "start"}
         verb = verbs.get(verb, verb)
         folder = next(
             word for word in arguments if word.startswith(".cloudtrain/") and "attempt-" in word
