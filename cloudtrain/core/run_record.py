@@ -63,7 +63,7 @@ class CauseFacts:
     log: str | None = None
     """Pattern in the log's last exception by which an exit is of this kind, or a crash: one of
     root_cause.CRASHES (`words`: `{code}`); never of a task that was killed (SIGKILL, SIGTERM): what
-    a node's kernel or host says is reported as `oom` is, by node/task_watcher.sh to root_cause."""
+    a node's kernel or host says is reported as `oom` is, by node/watcher.py to root_cause."""
     again: Literal["yes", "by_exit", "if_listed", "never"] = "if_listed"
     """Whether another attempt is likely to succeed. `by_exit`: by exit code and log;
     `if_listed`: only with an exit code of `train.retry_exit_codes`; `never`: not even then."""

@@ -58,16 +58,26 @@ def script(text: str, *arguments: str) -> Command:
 
 
 def exports(environment: Mapping[str, str | Secret]) -> bytes:
-    """Lines `export K='v'` for a shell to read on stdin; the only place that reveals a secret."""
-    lines = []
+    """Lines `export K='v'` for a shell to read on stdin."""
+    pairs = (each.decode("utf-8", "surrogateescape") for each in variables(environment))
+    lines = (
+        f"export {name}={shlex.quote(value)}\n"
+        for name, _, value in (pair.partition("=") for pair in pairs)
+    )
+    return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def variables(environment: Mapping[str, str | Secret]) -> list[bytes]:
+    """`K=v` of each variable, for stdin; the only place that reveals a secret."""
+    found = []
     for name, value in environment.items():
         if not (name.isascii() and name.isidentifier()):
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
         plain = value.reveal() if isinstance(value, Secret) else value
         if "\0" in plain:
             raise ValueError(f"{name}: a value cannot contain a NUL byte")
-        lines.append(f"export {name}={shlex.quote(plain)}\n")
-    return "".join(lines).encode("utf-8", "surrogateescape")
+        found.append(f"{name}={plain}".encode("utf-8", "surrogateescape"))
+    return found
 
 
 # ── A step of a playbook ──────────────────────────────────────────────────────────────────────

@@ -262,7 +262,7 @@ class Agent:
             return
 
     def ended_at(self) -> float:
-        """Unix time of the task's end; 0 while it runs. For its records see task_watcher.sh."""
+        """Unix time of the task's end; 0 while it runs. For its records see watcher.py."""
         with contextlib.suppress(OSError):
             return os.lstat(self.attempt + "/exit").st_mtime
         record = self.record()

@@ -65,7 +65,7 @@ def stat_of(pid: str) -> "list[bytes]":
 
 
 class Attempt:
-    """The records of one attempt (task_watcher.sh)."""
+    """The records of one attempt (watcher.py)."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

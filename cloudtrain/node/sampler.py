@@ -1,6 +1,6 @@
 """Samples a node's processors, memory, GPUs, network and disks while a task runs.
 
-Run by the task's watcher (task_watcher.sh) as `python3 -c`, with the attempt's folder and the
+Run by the task's watcher (watcher.py) as `python3 -c`, with the attempt's folder and the
 watcher's process id; ends with it. It appends a line of JSON to the file `metrics` every two
 seconds, and less often as the file grows: a run of a week takes 6 MB.
 cloudtrain/core/metrics.py reads the lines back.

@@ -1,9 +1,7 @@
-"""Starts the watcher of one attempt (task_watcher.sh) in a session of its own, with its stdin.
+"""Starts the watcher of one attempt (watcher.py) in a session of its own, and gives its answer.
 
-Sent as text, with WATCHER FOLDER WORK PORT SAMPLER TAG GRACE. Gives the watcher's answer:
-`started PID`, `already`, `stopped` or `failed WHY`. The watcher gets the orphans below it as its
-children, which a shell cannot ask for itself; the request outlives execve(2):
-https://man7.org/linux/man-pages/man2/PR_SET_CHILD_SUBREAPER.2const.html (read).
+Arguments: FOLDER WORK PORT ADDRESS TAG GRACE SAMPLER HELPERS; stdin: what `payload` reads. The
+answer is `started PID`, `already`, `stopped` or `failed WHY`.
 """
 
 # `signal`, which makes its numbers into an enumeration, takes half as long as the start of Python.
@@ -11,12 +9,13 @@ import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-SET_CHILD_SUBREAPER = 36
+from cloudtrain.node import watcher
+
+END = b"#end\n"
 
 
 def main() -> None:
-    watcher, folder, *others = sys.argv[1:]
-    folder = os.path.join(os.getcwd(), folder)
+    folder = os.path.join(os.getcwd(), sys.argv[1])
     mask = os.umask(0o077)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -24,41 +23,41 @@ def main() -> None:
         print(f"failed {folder} cannot be created: {error.strerror}")
         return
     os.umask(mask)
-    text = b"".join(iter(lambda: os.read(0, 1 << 16), b""))
-    # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
-    (given, gives), (told, tells) = os.pipe(), os.pipe()
+    given = payload(b"".join(iter(lambda: os.read(0, 1 << 16), b"")))
+    if given is None:
+        print("failed the environment arrived incomplete")
+        return
+    told, tells = os.pipe()
     if not os.fork():
         try:
-            become(("/bin/sh", "-c", watcher, "sh", folder, *others), given, tells)
+            os.close(told)
+            alone()
+            watcher.Watcher(folder, *sys.argv[2:]).watch(given, tells)
         finally:
             os._exit(127)
-    os.close(given)
     os.close(tells)
-    try:
-        while text:
-            text = text[os.write(gives, text) :]
-    except BrokenPipeError:
-        pass  # its answer says why
-    os.close(gives)
     with open(told, errors="surrogateescape") as answers:
         answer = answers.readline().rstrip("\n")
     os.write(1, os.fsencode(answer or "failed the start was interrupted") + b"\n")
 
 
-def become(program: "tuple[str, ...]", stdin: int, stdout: int) -> None:
-    """Become a program in a session of its own, with the environment and signals of this one."""
-    os.setsid()
-    for target, source in ((0, stdin), (1, stdout), (2, os.open(os.devnull, os.O_WRONLY))):
-        os.dup2(source, target)
-    try:
-        import ctypes
+def payload(text: bytes) -> "tuple[dict[bytes, bytes], bytes] | None":
+    """The task's variables and its line: `NAME=VALUE` each, an empty part, the line and an end. If
+    the client died while sending, half an environment must not be run."""
+    *variables, nothing, line, end = [b"", b"", b"", *text.split(b"\0")]
+    if end != END or nothing:
+        return None
+    pairs = (variable.partition(b"=") for variable in variables if variable)
+    return {name: value for name, _, value in pairs}, line
 
-        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        pass
-    # Python itself ignores them, and may set LC_CTYPE (PEP 538).
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
-    with open("/proc/self/environ", "rb") as file:
-        variables = [line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line]
-    os.execve(program[0], program, dict(variables))
+
+def alone() -> None:
+    """Become a process in a session of its own, without files and signals of Python or a client. A
+    socket of the SSH server held by the watcher would keep the channel open."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(nothing, target)
+    os.close(nothing)
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python itself ignores them
+        _signal.signal(number, _signal.SIG_DFL)

@@ -1,6 +1,6 @@
 # Lists and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
 # Needs a POSIX sh, coreutils, grep and awk; comes after task_processes.sh. Its records are described
-# in task_watcher.sh.
+# in watcher.py.
 umask 077
 default_ifs=$IFS
 boot_here=

@@ -1,30 +1,15 @@
-# Runs one attempt of one task in a session of its own and records how it ended.
-# sh -c THIS sh FOLDER WORK PORT SAMPLER TAG GRACE; stdin: the task's environment and its exec line
-# (see task_commands.py). PORT is the one, in hex, that TensorFlow opens in this task, or empty;
-# SAMPLER the text of sampler.py, which writes FOLDER/metrics; TAG marks the task's processes, of
-# which none outlives the attempt: TERM, after GRACE seconds KILL. Comes after task_processes.sh.
-#
-# Records are symlinks: created atomically, by the first to try, also on a full disk.
-#   FOLDER/task -> PID:START:BOOT:WATCHER:WATCHER_START   (the lock: no task runs without it)
-#   FOLDER/exit -> exit code, as this shell reports it
-#   FOLDER/served -> TIME after the start when PORT was seen open, or `never TIME` after its end;
-#   FOLDER/oom -> LIMIT:PEAK:RSS in bytes, each may be empty: the kernel killed it, out of memory
-#   FOLDER/elsewhere -> TIME when it listened on another port, all in hundredths of a second
-folder=$1 work=$2 port=$3 sampler=$4 tag=$5 grace=$6
-read -r boot </proc/sys/kernel/random/boot_id
-boot=${boot%%-*}
-read -r stat </proc/self/stat
-set -- ${stat##*) }
-watcher=$$:${20}
+# What a task's watcher (watcher.py) does rarely, with tools: sh -c THIS sh FOLDER PORT TAG GRACE
+# WATCHER VERB ARGUMENT. Comes after task_processes.sh.
+folder=$1 port=$2 tag=$3 grace=$4 watching=$5 argument=$7
 
-# clock: sets past, hundredths of a second since this shell began.
+# clock: sets past, hundredths of a second since the attempt began.
 clock() {
   read -r past rest </proc/uptime
-  past=$((${past%.*} * 100 + 1${past#*.} - 100 - ${begun:-0}))
+  past=$((${past%.*} * 100 + 1${past#*.} - 100 - argument))
 }
 
 # Only a process beside the task can tell whether it ever served: others check once a second, and
-# never after its end. Exits if this shell was killed.
+# never after its end. Exits if the watcher was killed.
 serving() {
   before=$(conversations | cut -d' ' -f2,3)
   [ -z "$before" ] || printf '%s\n' "$before" >"$folder/before"
@@ -36,7 +21,7 @@ serving() {
     [ $((turn % 10)) != 0 ] || [ -L "$folder/elsewhere" ] || ! elsewhere ||
       ln -sn "$past" "$folder/elsewhere"
     sleep $pause
-    kill -0 $$ || exit
+    kill -0 "$watching" || exit
   done
   clock
   ln -sn "$past" "$folder/served"
@@ -65,101 +50,26 @@ conversations() {
     /proc/net/tcp /proc/net/tcp6
 }
 
-# memory: sets kills, limit, peak of the memory cgroup of this shell and the task, or of the
-# machine if that is unknown.
-# https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files (memory.events counts
-# processes that any kind of OOM killer ended); cgroup-v1/memory.html#oom-control
-memory() {
-  kills= limit= peak= v1= v2=
-  while IFS=: read -r _ names path; do
-    case ,$names, in
-      *,memory,*) v1=/sys/fs/cgroup/memory$path ;;
-      ,,) v2=/sys/fs/cgroup$path ;;
-    esac
-  done </proc/self/cgroup
-  # In a container the path may exist only on its host.
-  [ -z "$v1" ] || [ -d "$v1" ] || v1=/sys/fs/cgroup/memory
-  [ -d "$v2" ] || v2=/sys/fs/cgroup
-  if [ -n "$v1" ]; then
-    count "$v1/memory.oom_control"
-    read -r limit 2>/dev/null <"$v1/memory.limit_in_bytes"
-    read -r peak 2>/dev/null <"$v1/memory.max_usage_in_bytes"
-  else
-    count "$v2/memory.events"
-    read -r limit 2>/dev/null <"$v2/memory.max"
-    read -r peak 2>/dev/null <"$v2/memory.peak"
-  fi
-  case $limit in max | '' | ???????????????????*) limit=; whole ;; esac
+# bound HEAD CUT: frees CUT MiB of the log after HEAD MiB, and writes there how much.
+bound() {
+  fallocate -p -o "$1MiB" -l "$2MiB" "$folder/log" || return
+  printf '\n[cloudtrain: %s MiB of this log were deleted here, to keep the disk free]\n' "$2" |
+    dd of="$folder/log" bs=1M seek="$1" conv=notrunc
 }
 
-# count FILE: sets kills.
-count() {
-  [ ! -r "$1" ] || while read -r name number; do
-    [ "$name" != oom_kill ] || kills=$number
-  done <"$1"
-}
-
-# whole: sets limit to the machine's memory.
-whole() {
-  while read -r name number _; do
-    [ "$name" != MemTotal: ] || { limit=$((number * 1024)); return; }
-  done </proc/meminfo
-}
-
-# starved: whether the kernel killed the task because memory ran out; sets rss.
-starved() {
-  before=$kills rss=
-  memory
-  root=$(readlink "$folder/task")
-  # `Out of memory: Killed process 17640 (python3) total-vm:…kB, anon-rss:…kB, …`
-  said=$(dmesg 2>/dev/null | grep -E "Killed process ${root%%:*} \(" | sed -n '$p')
-  rss=${said##*anon-rss:} rss=${rss%%kB*}
-  case $rss in *[!0-9]* | '') rss= ;; *) rss=$((rss * 1024)) ;; esac
-  [ -z "$said" ] || return 0
-  [ -n "$kills" ] && [ -n "$before" ] && [ "$kills" -gt "$before" ]
-}
-
-# bounding: once the log takes more than $log_most MiB of the disk, frees what lies between its
-# first sixteenth of that and its last half, and writes there how much. Offsets stay as they are.
-bounding() {
-  ending=
-  trap 'kill $nap; exit' TERM
-  while :; do
-    sleep "$log_every" &
-    nap=$!
-    wait $nap
-    kill -0 $$ 2>/dev/null || exit
-    set -- $(stat -c '%s %b %B' "$folder/log" 2>/dev/null)
-    [ $# = 3 ] && [ $(($2 * $3)) -gt $((log_most << 20)) ] || continue
-    head=$((log_most / 16)) cut=$((($1 >> 20) - log_most / 16 - log_most / 2))
-    trap 'ending=1' TERM  # what is deleted is always said
-    fallocate -p -o "${head}MiB" -l "${cut}MiB" "$folder/log" || exit
-    printf '\n[cloudtrain: %s MiB of this log were deleted here, to keep the disk free]\n' "$cut" |
-      dd of="$folder/log" bs=1M seek="$head" conv=notrunc
-    trap 'kill $nap; exit' TERM
-    [ -z "$ending" ] || exit
-  done
-}
-
-# sampling: becomes the sampler, which ends with this shell; nothing without a python3. A task of a
-# second needs none.
-sampling() {
-  trap 'kill $nap; exit' TERM
-  sleep 1 &
-  nap=$!
-  wait $nap
-  kill -0 $$ 2>/dev/null || exit
-  trap - TERM
-  python=$(command -v python3) || exit
-  case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 ;; esac
-  exec "$python" -I -S -c "$sampler" "$folder" $$
+# served: how a task with a port has ended.
+served() {
+  clock
+  before=$(cat "$folder/before" 2>/dev/null)
+  conversations | cut -d' ' -f2,3 | grep -vxFe "$before" >/dev/null || past="never $past"
+  ln -sn "$past" "$folder/served" 2>/dev/null
 }
 
 # left_behind: ends what the task has left, and says so in its log. What is about to end by itself,
 # such as a tee, gets three seconds for that.
 left_behind() {
   IFS=: read -r root born _ watcher watched <<END
-$record
+$(readlink "$folder/task")
 END
   moment
   patience=$((now + ${CLOUDTRAIN_LEFT_PATIENCE:-300}))
@@ -178,61 +88,8 @@ END
   } >>"$folder/log"
 }
 
-[ -r /proc/net/tcp ] || port=
-log_most=${CLOUDTRAIN_LOG_MIB:-1024} log_every=${CLOUDTRAIN_LOG_EVERY:-5}
-bounding </dev/null >/dev/null 2>&1 &
-bounder=$!
-sampling </dev/null >/dev/null 2>&1 &
-sampling=$!
-memory
-if [ -n "$port" ]; then
-  clock
-  begun=$past
-  serving </dev/null >/dev/null 2>&1 & # its slow start does not delay the task
-  looker=$!
-fi
-
-(
-  payload=$(cat)
-  exec 3>&1 </dev/null
-  # If the client died while sending, half an environment must not be run.
-  case $payload in *"
-#end") ;; *) echo "failed the environment arrived incomplete" >&3; exit ;; esac
-  cd -- "$work" || { echo "failed no folder $work" >&3; exit; }
-  true >>"$folder/log" || { echo "failed $folder/log cannot be written" >&3; exit; }
-  exec >>"$folder/log" 2>&1
-  read -r stat </proc/self/stat
-  set -- "${stat%% *}" ${stat##*) }
-  if ! ln -sn "$1:${21}:$boot:$watcher" "$folder/task" 2>/dev/null; then
-    case $(readlink "$folder/task") in
-      stopped) echo stopped >&3 ;;
-      *:*) echo already >&3 ;;
-      *) echo "failed $folder cannot be written" >&3 ;;
-    esac
-    exit
-  fi
-  # In a subshell: if the starter is gone, SIGPIPE must not end the task.
-  (echo "started $1" >&3)
-  exec 3>&-
-  set -- "$(command -v bash || command -v sh)"
-  command -v setsid >/dev/null && set -- "$(command -v setsid)" "$@"
-  export CLOUDTRAIN_STACKS="$folder/stacks" # where a Python of a layer writes its stacks
-  eval "$payload"
-)
-code=$?
-
-let_go $bounder $sampling ${looker-}
-record=$(readlink "$folder/task")
-case $record in *":$boot:$watcher") ;; *) exit ;; esac
-if [ -n "$port" ]; then
-  clock
-  before=$(cat "$folder/before" 2>/dev/null)
-  conversations | cut -d' ' -f2,3 | grep -vxFe "$before" >/dev/null || past="never $past"
-  ln -sn "$past" "$folder/served" 2>/dev/null
-fi
-if [ $code = 137 ] && starved; then ln -sn "$limit:$peak:$rss" "$folder/oom" 2>/dev/null; fi
-left_behind </dev/null >/dev/null 2>&1
-[ $code = 0 ] || container_gone "$folder"
-until ln -sn "$code" "$folder/exit" || [ -L "$folder/exit" ] || ! [ -d "$folder" ]; do
-  sleep 1
-done
+case $6 in
+  bound) bound $argument ;;
+  container_gone) container_gone "$folder" ;;
+  *) "$6" ;;
+esac

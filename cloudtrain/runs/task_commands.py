@@ -1,12 +1,11 @@
 """Commands that start, monitor and end a task on its node, and parsers of their answers.
 
 Nothing is run here: each function returns a command for the Transport, or parses its answer. The
-node's side: node/task_dispatch.sh and task_watcher.sh, explained in docs/internals/supervision.md.
+node's side: node/task_dispatch.sh and watcher.py, explained in docs/internals/supervision.md.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -16,7 +15,7 @@ from cloudtrain.core.dataclass import dataclass, field
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.paths import runs_folder
 from cloudtrain.core.protocols import Completed
-from cloudtrain.core.shell import Command, Secret, exports, script
+from cloudtrain.core.shell import Command, Secret, script, variables
 from cloudtrain.core.ship import inline, text, whole
 
 TAG = "CLOUDTRAIN_TASK"
@@ -55,35 +54,27 @@ def start(
     """
     if "\0" in command:
         raise ValueError("a command cannot hold a NUL byte")
-    interface = _INTERFACE.format(shlex.quote(nccl_address)) if nccl_address else ""
-    line = f'{interface}exec "$@" -c {shlex.quote(command)}\n#end\n'.encode(
-        "utf-8", "surrogateescape"
-    )
     return RemoteCommand(
         command=whole(
             "starter",
-            text("task_processes.sh") + text("task_watcher.sh"),
             folder,
             work,
             f"{port:04X}" if port else "",
-            inline("sampler"),
+            nccl_address or "",
             tag,
             str(ceil(grace)),
+            inline("sampler"),
+            text("task_processes.sh") + text("task_watcher.sh"),
         ),
-        stdin=exports({**environment, TAG: tag}) + line,
+        stdin=b"\0".join(
+            [
+                *variables({**environment, TAG: tag}),
+                b"",
+                command.encode("utf-8", "surrogateescape"),
+                b"#end\n",
+            ]
+        ),
     )
-
-
-_INTERFACE = """\
-if [ -z "${{NCCL_SOCKET_IFNAME+x}}" ] && ! grep -qs '^NCCL_SOCKET_IFNAME=' /etc/nccl.conf; then
-    interface=$(ip -o addr show to {} 2>/dev/null | awk '$2 != "lo" {{ print $2; exit }}')
-    [ -z "$interface" ] || export NCCL_SOCKET_IFNAME="=$interface"
-fi
-"""
-"""Names the interface for NCCL, which excludes only `lo` and `docker*` by itself, unless the user
-or the image (in NCCL's own file) has named one. `=` stands for exactly this name.
-https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname (documented)
-"""
 
 
 Started = Literal["started", "already", "stopped"]

@@ -2,7 +2,7 @@
 
 The restart is recorded first: whoever takes over finds an attempt that was recorded but not
 started, makes its node ready again, and starts it. Two starts of one attempt are one
-(node/task_watcher.sh).
+(node/watcher.py).
 
 A node that a cloud has deleted is created again with its old internal address, as the chief
 connects to restarted workers only at the addresses of its TF_CONFIG (state_machine.may_restart)."""

@@ -119,6 +119,7 @@ def test_the_sources_include_what_is_no_python() -> None:
         "cloudtrain/node/setup_line.sh",
         "cloudtrain/node/task_processes.sh",
         "cloudtrain/node/task_watcher.sh",
+        "cloudtrain/node/watcher.py",
         "cloudtrain/node/user_file.sh",
         "cloudtrain/providers/aws/machines.csv",
         "cloudtrain/providers/gcp/machines.csv",

@@ -447,7 +447,7 @@ def test_each_kind_of_cause_that_a_log_shows_is_read_from_one() -> None:
 
 
 OUTSIDE = (
-    "if it is killed from outside, do as `oom` does: a mark of node/task_watcher.sh, told by "
+    "if it is killed from outside, do as `oom` does: a mark of node/watcher.py, told by "
     "node/follower.py, read by runs/task_commands.py into TaskView and Observation, and judged by "
     "root_cause._kind_and_text"
 )
@@ -456,20 +456,23 @@ OUTSIDE = (
 def test_what_a_node_reports_of_a_killed_task_arrives() -> None:
     """Each mark of the watcher is told by the follower and read, each fact of a task observed."""
     node, runs = (Path(cloudtrain.__file__).parent / name for name in ("node", "runs"))
-    watcher = (node / "task_watcher.sh").read_text("utf-8")
-    marks = {*re.findall(r"^#   FOLDER/(\w+) ->", watcher, re.MULTILINE)} - {"task", "exit"}
-    made_there = {*re.findall(r'ln -sn "[^"]*" "\$folder/(\w+)"', watcher)} - {"task", "exit"}
-    assert marks == made_there, f"node/task_watcher.sh, its head: {OUTSIDE}"
+    watcher = (node / "watcher.py").read_text("utf-8")
+    tools = (node / "task_watcher.sh").read_text("utf-8")
+    marks = {*re.findall(r"^   FOLDER/(\w+) ->", watcher, re.MULTILINE)}
+    made = re.findall(r'\bmark\(self\.folder, "(\w+)"', watcher)
+    made += re.findall(r'ln -sn "[^"]*" "\$folder/(\w+)"', tools)
+    assert marks == {*made}, f"node/watcher.py, its head: {OUTSIDE}"
+    marks -= {"task", "exit"}
     follower = (node / "follower.py").read_text("utf-8")
     reader = (runs / "task_commands.py").read_text("utf-8")
     lacking = [mark for mark in marks if f"/{mark}" not in follower or f'"{mark}"' not in reader]
     assert lacking == [], OUTSIDE
-    (made,) = (
+    (observed,) = (
         node
         for node in walked(runs / "root_cause.py")
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Observation"
     )
-    given = {each.arg for each in made.keywords}
+    given = {each.arg for each in observed.keywords}
     assert {each.name for each in fields(Observation)} - given == set(), OUTSIDE
 
 
