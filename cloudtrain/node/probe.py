@@ -10,7 +10,6 @@ import _socket
 import errno
 import os
 import select
-import struct
 import sys
 import time
 
@@ -66,6 +65,10 @@ def tell(fact: "dict[str, object]") -> None:
     sys.stdout.flush()
 
 
+LINGER = (1).to_bytes(4, sys.byteorder) + bytes(4)
+"""`struct linger`: on, for no time."""
+
+
 class Poll:
     """Calls what is registered for a file once that is ready, or has failed."""
 
@@ -98,7 +101,7 @@ class Lines:
     def ready(self) -> None:
         data = os.read(0, 1 << 20)
         if not data:
-            sys.exit(0)
+            os._exit(0)  # all is told; to end as Python does takes a fifth of this program's time
         self.rest += data
 
     def next(self) -> bytes:
@@ -209,7 +212,7 @@ class Call:
             found = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
             family, kind, proto, _, address = found[0]
             self.socket = _socket.socket(family, kind, proto)
-            self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, LINGER)
             self.socket.setblocking(False)
             code = self.socket.connect_ex(address)
             if code not in (0, errno.EINPROGRESS):

@@ -60,7 +60,12 @@ def create(work: str, source: str, dir: str, home: str, link: "typing.Sequence[s
 
 
 def run(*command: str) -> None:
-    if os.spawnvp(os.P_WAIT, command[0], command):
+    spawn = getattr(os, "posix_spawnp", None)  # it copies no memory for that; from Python 3.8 on
+    if spawn is None:
+        code = os.spawnvp(os.P_WAIT, command[0], command)
+    else:
+        code = os.waitpid(spawn(command[0], command, os.environ), 0)[1]
+    if code:
         sys.exit(1)  # it has said why
 
 
