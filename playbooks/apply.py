@@ -15,7 +15,7 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Stage, Transport
 from cloudtrain.core.retry import Clock, Retry, poll_until
-from cloudtrain.core.shell import Command, Step, script
+from cloudtrain.core.shell import within, Command, Step, script
 
 KEPT_LINES = 20
 SHOWN_LINES = 4
@@ -97,7 +97,8 @@ class _Work:
         if not checks:
             return list(steps)
         lines = (
-            f"if ( {check.shell()} ) </dev/null >/dev/null 2>&1; then printf y; else printf n; fi"
+            f"( {within(check)} ) </dev/null >/dev/null 2>&1\n"
+            "case $? in 0) printf y;; *) printf n;; esac"  # below `if`, `set -e` would do nothing
             for check in checks
         )
         answer = self.transport.ask(self.node, "\n".join(lines))

@@ -3,10 +3,10 @@
 Starting Python takes a node 8 ms, and a fork of it 1 ms (2026-11-27). Sent as `python3 -c`; the
 other side is ssh/resident.py. A request on stdin: a line `TOKEN LENGTH…`, the bytes of a program's
 text and of its arguments, then its stdin in pieces, each a line with its length before its bytes;
-the line `0` ends it. The program has stdout and stderr of this process, between `<TOKEN` and
-`TOKEN CODE>`, whose code is negative for a signal. Everything else of it is as if it was started
-alone: session, stdin, signals, variables. Ends with its client, or after the program that has all
-of its stdin by then.
+the line `0` ends it. The program has stdout and stderr of this process, until `TOKEN CODE>`, whose
+code is negative for a signal; those of the first one begin after `<TOKEN`, as a shell may speak
+before. Everything else of it is as if it was started alone: session, stdin, signals, variables.
+Ends with its client, or after the program that has all of its stdin by then.
 """
 
 # `signal`, which makes its numbers into an enumeration, takes half as long as the start of Python.
@@ -52,11 +52,13 @@ class Requests:
     def next_program(self) -> "tuple[types.CodeType | str, list[str]]":
         """Serve the client. Returns a program's code and arguments in each process that is to run
         one."""
+        begins = b"<"
         while True:
             token, *lengths = self.line().split(b" ")
             parts = [self.exactly(int(length)) for length in lengths]
-            for output in (1, 2):
-                write(output, b"<" + token)
+            for output in (1, 2) if begins else ():
+                write(output, begins + token)
+            begins = b""
             self.code = self.compiled(parts[0])
             given, gives = os.pipe()
             pid = os.fork()

@@ -156,8 +156,10 @@ def _training(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
     charts, source = _curves(sources, logs, notes)
     of_first = [lines for task, lines in logs if task.name == first]
     pace = next((each for each in paces if each.task == first), None)
+    is_again = len(run.attempts) > 1
+    phases_of = _times(sources, now, []).get("phases", ()) if is_again else ()
     return {
-        "lost": lost_work(run, of_first, pace, _times(sources, now, []).get("phases", ())),
+        "lost": lost_work(run, of_first, pace, phases_of),
         "charts": charts,
         "charts_from": source,
         "pace": tuple(paces),

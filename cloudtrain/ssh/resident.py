@@ -37,6 +37,7 @@ class Resident:
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
         self._is_free = True
+        self._has_run = False
         start(channel, f"exec {ship.resident().shell()}")
 
     @property
@@ -63,6 +64,8 @@ class Resident:
         wakeup = Wakeup(channel)
         (stdout, keep_out), (stderr, keep_err) = up_to_most(), up_to_most()
         out, err = Section(token, on_stdout or keep_out), Section(token, on_stderr or keep_err)
+        out.has_begun = err.has_begun = self._has_run
+        self._has_run = True
         feeder = None
         try:
             head = _request(token, program)
@@ -126,10 +129,10 @@ def _request_of(head: bytes, stdin: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pieces(stdin: Iterable[bytes]) -> Iterator[bytes]:
+    """Pieces as they are sent: each message more costs both sides 0.2 ms."""
     for chunk in stdin:
         if chunk:
-            yield b"%d\n" % len(chunk)
-            yield chunk
+            yield b"%d\n%b" % (len(chunk), chunk)
     yield b"0\n"
 
 

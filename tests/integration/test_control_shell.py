@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import paramiko
 import pytest
 
 from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import Node
-from cloudtrain.core.shell import command
+from cloudtrain.core.shell import command, script, within
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, eventually
+from tests.support.supervising import SHELLS
 
 pytestmark = pytest.mark.openssh
 
@@ -98,3 +101,26 @@ def test_a_script_that_kills_its_shell_is_told_and_the_next_one_answers(
     with pytest.raises(NodeUnreachable, match="the node ended the session before"):
         ssh.ask(node, "kill -9 $$; sleep 100")
     assert ssh.ask(node, "echo next").stdout == b"next\n"
+
+
+# ── a script within a shell that runs already ──────────────────────────────────
+
+SCRIPTS = {
+    "arguments": (script('[ "$#/$1" = "1/a \'b" ] && exit 3', "a 'b"), 3),
+    "none": (script('exit "$#"'), 0),
+    "its end": (script("set -e; false; exit 4"), 1),
+    "comment": (script("exit 5 # and no more"), 5),
+    "another": (command("sh", "-c", "exit 6"), 6),
+    "no shell": (script("exit 7 )"), 2),
+}
+
+
+@pytest.mark.parametrize("which", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_within_a_shell_ends_as_one_of_its_own_and_the_shell_goes_on(
+    which: str, shell: str
+) -> None:
+    one, code = SCRIPTS[which]
+    line = f'set -- x\n( {within(one)} ) 2>/dev/null\necho "$? $*"'
+    done = subprocess.run([shell, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{code} x\n"
