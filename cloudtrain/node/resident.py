@@ -139,16 +139,22 @@ class Requests:
         return line
 
     def exactly(self, length: int) -> bytes:
-        while len(self.rest) < length:
-            self.read()
-        data, self.rest = self.rest[:length], self.rest[length:]
-        return data
+        pieces, count = [self.rest], len(self.rest)
+        while count < length:
+            pieces.append(self.more())
+            count += len(pieces[-1])
+        data = b"".join(pieces)
+        self.rest = data[length:]
+        return data[:length]
 
     def read(self) -> None:
+        self.rest += self.more()
+
+    def more(self) -> bytes:
         data = os.read(0, 1 << 16)
         if not data:  # the client is gone; a program that reads sees its stdin end, too
             os._exit(0)
-        self.rest += data
+        return data
 
 
 def feed(stdin: int, data: bytes) -> "tuple[bytes, bool]":

@@ -131,7 +131,10 @@ def _request_of(head: bytes, stdin: Iterable[bytes]) -> Iterator[bytes]:
 def _pieces(stdin: Iterable[bytes]) -> Iterator[bytes]:
     """Pieces as they are sent: each message more costs both sides 0.2 ms."""
     for chunk in stdin:
-        if chunk:
+        if len(chunk) > _AT_ONCE:
+            yield b"%d\n" % len(chunk)
+            yield chunk
+        elif chunk:
             yield b"%d\n%b" % (len(chunk), chunk)
     yield b"0\n"
 
