@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,11 @@ import pytest
 
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.shell import Command, Secret
+from cloudtrain.core.ship import text_of
 from cloudtrain.node import layer
 from cloudtrain.runs import task_commands
 from tests.support.fakes import eventually
+from tests.support.pythons import python
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 
 pytestmark = pytest.mark.sweep(1, over="machine")  # one of the shells
@@ -216,6 +219,27 @@ def test_secrets_are_on_no_command_line_and_in_no_file(attempt: Attempt) -> None
     assert len(attempt.machine.marked()) >= 2
     for file in attempt.machine.home.rglob("*"):
         assert b"hunter2" not in (file.read_bytes() if file.is_file() else os.fsencode(file))
+
+
+@pytest.mark.parametrize("minor", [6, 7, 9, 12, 13])
+def test_any_python_from_3_6_on_starts_and_watches_a_task(tmp_path: Path, minor: int) -> None:
+    machine = Machine(tmp_path / "home")
+    attempt = Attempt(machine)
+    for number in (1, 2):  # compiled, and kept
+        attempt = Attempt(machine, number)
+        remote = attempt.remote("(setsid sleep 0.2 &); echo $A; exit 3", {"A": "b"})
+        done = subprocess.run(
+            [python(minor), "-W", "error", "-I", "-S", "-c", *text_of(remote.command)],
+            input=remote.stdin,
+            cwd=machine.home,
+            env=machine.environment,
+            capture_output=True,
+            check=True,
+        )
+        assert (done.stdout[:8], done.stderr) == (b"started ", b"")
+        assert attempt.wait().exit_code == 3
+        assert attempt.log == b"b\n"
+    assert not machine.marked()
 
 
 def test_a_second_start_starts_nothing_and_says_so(attempt: Attempt) -> None:
