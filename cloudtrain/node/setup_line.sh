@@ -56,13 +56,13 @@ watching &
 watching=$!
 tail -c +1 -f -s 0.1 --pid="$root" "$log" 2>/dev/null || {
   # Nobody listens any more.
-  let_go $watching
+  end_children $watching
   end "$own" 5
   exit 1
 }
 wait "$root"
 code=$?
-[ -e "$log.late" ] || let_go $watching
+[ -e "$log.late" ] || end_children $watching
 wait $watching 2>/dev/null
 if [ -e "$log.late" ]; then
   rm -f "$log.late"

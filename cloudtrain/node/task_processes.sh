@@ -8,9 +8,9 @@ alive() {
   [ "${21}" = "$1" ] && [ "$2" != Z ] && [ "$2" != X ]
 }
 
-# let_go PID…: TERM to those that still are children of this script. One that has ended may have left
+# end_children PID…: TERM to those that still are children of this script. One that has ended may have left
 # its number to a process that is not ours.
-let_go() {
+end_children() {
   for p do
     read -r stat 2>/dev/null <"/proc/$p/stat" || continue
     case ${stat##*) } in ?" $$ "*) kill "$p" 2>/dev/null ;; esac
