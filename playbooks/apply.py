@@ -15,7 +15,7 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Stage, Transport
 from cloudtrain.core.retry import Clock, Retry, poll_until
-from cloudtrain.core.shell import within, Command, Step, script
+from cloudtrain.core.shell import Command, Step, script, within
 
 KEPT_LINES = 20
 SHOWN_LINES = 4
