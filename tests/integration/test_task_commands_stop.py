@@ -138,7 +138,7 @@ def test_what_a_script_has_started_is_let_go_and_no_other_process_with_its_numbe
     machine: Machine,
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as innocent:
-        lines = f"sleep 60 & let_go {innocent.pid} $!; wait $!; echo $?"
+        lines = f"sleep 60 & end_children {innocent.pid} $!; wait $!; echo $?"
         done = machine.run(script(ship.text("task_processes.sh") + lines))
         assert done.stdout == b"143\n"
         assert innocent.poll() is None
