@@ -9,7 +9,7 @@ from tests.unit.test_architecture import PACKAGE, modules
 
 WITHOUT_STARTING = {"playbooks/tensorflow.py", "providers/local/environment.py"}
 """They look where the interpreter is."""
-ON_NODES = {"node/newer_release.py"}
+ON_NODES = {"node/newer_release.py", "node/watcher.py"}
 
 
 def own(path: Path) -> str:
