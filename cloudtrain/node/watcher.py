@@ -48,8 +48,8 @@ class Watcher:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().partition("-")[0]
         self.end_of_record = f"{boot}:{os.getpid()}:{started()}"
-        self.codes = {}  # type: dict[int, int]
-        """Exit codes of its children, also of the orphans that it has got."""
+        self.codes = {}  # type: dict[int, int | None]
+        """Exit codes of what it has started, None until the end; orphans that it got have none."""
         self.woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
@@ -66,6 +66,7 @@ class Watcher:
                 self.become_task(given, tells)
             finally:
                 os._exit(126)
+        self.codes[task] = None
         os.close(tells)
         sampler = self.attend(task)
         for each in (sampler, looker):
@@ -73,7 +74,7 @@ class Watcher:
         record = link(self.folder + "/task")
         if not record.endswith(":" + self.end_of_record):
             os._exit(0)  # another start holds, or none
-        code = self.codes[task]
+        code = self.wait(task)
         if self.port:
             self.wait(self.helper("served", begun))
         if code == 137:
@@ -115,7 +116,10 @@ class Watcher:
         its = {**self.environment, **variables}
         its[b"CLOUDTRAIN_STACKS"] = os.fsencode(self.folder) + b"/stacks"  # see layer.py
         self.name_interface(its)
-        os.execve(shell, [shell, b"-c", line], its)
+        try:
+            os.execve(shell, [shell, b"-c", line], its)
+        except OSError as error:  # its variables are too long, for one
+            os.write(2, f"{os.fsdecode(shell)}: {error.strerror}\n".encode())
 
     def name_interface(self, its: "dict[bytes, bytes]") -> None:
         """Name the interface for NCCL, which excludes only `lo` and `docker*` by itself, unless
@@ -140,11 +144,11 @@ class Watcher:
     def attend(self, task: int) -> int:
         """Wait for the end of the task. Returns its sampler, 0 for none."""
         soon = time.monotonic() + UNSAMPLED
-        while task not in self.codes and time.monotonic() < soon:
+        while self.codes[task] is None and time.monotonic() < soon:
             self.reap(soon - time.monotonic())
-        sampler = 0 if task in self.codes else self.sample()
+        sampler = self.sample() if self.codes[task] is None else 0
         look = time.monotonic()
-        while task not in self.codes:
+        while self.codes[task] is None:
             if time.monotonic() >= look:
                 self.bound()
                 look = time.monotonic() + self.log_every
@@ -164,16 +168,19 @@ class Watcher:
                 return
             if not pid:
                 return
-            killed = os.WIFSIGNALED(status)
-            self.codes[pid] = 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
+            if pid in self.codes:
+                killed = os.WIFSIGNALED(status)
+                self.codes[pid] = 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
 
     def wait(self, pid: int) -> int:
-        while pid not in self.codes:
+        while True:
+            code = self.codes[pid]
+            if code is not None:
+                return code
             self.reap(60.0)
-        return self.codes[pid]
 
     def end(self, pid: int) -> None:
-        if pid and pid not in self.codes:
+        if pid and self.codes[pid] is None:
             os.kill(pid, _signal.SIGTERM)
 
     def sample(self) -> int:
@@ -193,6 +200,7 @@ class Watcher:
                 os.execve(program, (program, *words), self.environment)
             finally:
                 os._exit(127)
+        self.codes[pid] = None  # also if an orphan had this number
         return pid
 
     def bound(self) -> None:

@@ -176,6 +176,13 @@ def test_a_long_environment_arrives(attempt: Attempt) -> None:
     assert int(attempt.log) == 2 * len(value)
 
 
+def test_a_value_that_no_process_can_have_is_named_in_the_log(attempt: Attempt) -> None:
+    """Linux limits each to 128 KiB: execve(2)."""
+    attempt.start("true", {"A": "x" * (1 << 17)})
+    assert attempt.wait().exit_code == 126
+    assert attempt.log.endswith(b"bash: Argument list too long\n")
+
+
 def test_names_that_the_supervisor_uses_itself_can_be_the_users(attempt: Attempt) -> None:
     names = {"folder": "1", "work": "2", "payload": "3", "stat": "4", "PATH": "/none"}
     attempt.start("/usr/bin/env", names)
