@@ -105,7 +105,7 @@ class _Bucket:
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
 
-        return self._identity.client(
+        made = self._identity.client(
             "s3",
             endpoint_url=self._endpoint,
             region_name=region,
@@ -115,13 +115,11 @@ class _Bucket:
                 **options,
             ),
         )
+        made.meta.events.register("before-sign.s3.PutObject", _send_at_once)
+        return made
 
     def put(self, key: str, data: CountingReader) -> str:
-        if len(data.ahead(LARGE)) < LARGE:
-            # As bytes: before a file's, boto3 waits for `100 Continue` (add_expect_header).
-            self._client.put_object(Bucket=self._name, Key=key, Body=data.read(), **self._sse)
-        else:
-            self._client.upload_fileobj(data, self._name, key, ExtraArgs=self._sse or None)
+        self._client.upload_fileobj(data, self._name, key, ExtraArgs=self._sse or None)
         self.presigner.give_up(key)
         if data.size < LARGE:
             return ""
@@ -304,6 +302,12 @@ class _Bucket:
         if isinstance(error, self._errors.BotoCoreError | boto3.exceptions.Boto3Error):
             return errors.StoreError(str(error), hint="check that the store is reachable")
         return None
+
+
+def _send_at_once(request: Any, **_: object) -> None:
+    """Without `Expect: 100-continue`, which boto3 adds to every body (botocore/handlers.py,
+    add_expect_header): a round trip before an object that is sent in one request."""
+    del request.headers["Expect"]
 
 
 _ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")

@@ -678,3 +678,13 @@ def status(url: str, headers: dict[str, Any]) -> tuple[int, bytes]:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
+
+
+def test_a_small_object_is_sent_without_a_round_trip_before_it(world: World) -> None:
+    store, sent = new_store(), dict[str, Any]()
+    store.bucket._client.meta.events.register(  # type: ignore[attr-defined]
+        "before-send.s3.PutObject", lambda request, **_: sent.update(request.headers)
+    )
+    store.upload("manifest.json", [b"{}"])
+    assert int(sent["Content-Length"]) == 2
+    assert "Expect" not in sent
