@@ -27,7 +27,7 @@ SHARE = 32
 LONGEST = 512 << 20
 """Bytes of a file that is always downloaded in parts, so that less is repeated after a break."""
 QUEUED = 4 * fetcher.AT_ONCE
-"""Jobs in hand of one process: those in work and the next ones."""
+"""Jobs in hand of one process, at least: those in work and the next ones."""
 PROCESSES = 8
 PR_SET_PDEATHSIG = 1
 ASKED = 3
@@ -80,7 +80,7 @@ class Waiting:
 class Process:
     """A process that downloads: its jobs, its results, and how many are in hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         jobs, self.jobs = os.pipe()
         self.results, results = os.pipe()
         self.in_hand = 0
@@ -92,7 +92,7 @@ class Process:
                 os._exit(1)
             os.dup2(results, 1)
             os.dup2(jobs, 0)
-            fetcher.run(0, 1)
+            fetcher.run(0, 1, most)
         os.close(jobs)
         os.close(results)
 
@@ -105,7 +105,9 @@ class Pool:
     """The processes that download. A job goes to the one with the fewest in hand."""
 
     def __init__(self) -> None:
-        self.processes = [Process() for _ in range(max(2, min(PROCESSES, os.cpu_count() or 2)))]
+        count = max(2, min(PROCESSES, os.cpu_count() or 2))
+        self.queued = max(QUEUED, 2 * fetcher.MOST // count)
+        self.processes = [Process(fetcher.MOST // count) for _ in range(count)]
         self.changed = threading.Condition()
         self.is_over = False
 
@@ -122,7 +124,7 @@ class Pool:
                 for line in results:
                     with self.changed:
                         process.in_hand -= 1
-                        if process.in_hand == QUEUED // 2:  # seldom: then many are given at once
+                        if process.in_hand == self.queued // 2:  # seldom: then many are given
                             self.changed.notify_all()
                     take(json.loads(line.decode()))
             fail({"error": "process", "text": "a process of the download was ended"})
@@ -133,11 +135,11 @@ class Pool:
             threading.Thread(target=hear, args=(process,), daemon=True).start()
 
     def hand(self, job: "fetcher.Job", line: bytes = b"") -> None:
-        """Give a job, once a process has fewer than QUEUED."""
+        """Give a job, once a process has few enough."""
         with self.changed:
             while True:
                 process = min(self.processes, key=lambda each: each.in_hand)
-                if process.in_hand < QUEUED or self.is_over:
+                if process.in_hand < self.queued or self.is_over:
                     break
                 self.changed.wait()
             process.in_hand += 1

@@ -11,13 +11,19 @@ import queue
 import re
 import ssl
 import threading
+import time
 import typing
 import urllib.parse
 from typing import Any
 
 from cloudtrain.node import answers, client, dataset_folder, web
 
-AT_ONCE = 16
+AT_ONCE, MOST = 16, 256
+"""Threads of a process, each with a connection, and of all processes where answers take long."""
+EACH = 0.0003
+"""Seconds that a process takes for a small file: a thread for each of them until an answer, and it
+waits for none. S3 answers within 100 to 200 ms:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html"""
 SMALL, LARGE = 1 << 18, 1 << 20
 """Bytes of a thread's buffer, and of one for a part of a large file."""
 PARTS = 4
@@ -54,24 +60,28 @@ class Job(typing.NamedTuple):
         return json.dumps(self._asdict()).encode() + b"\n"
 
 
-def run(jobs: int, results: int) -> None:
-    """Work for the downloader until the jobs end. Never returns."""
+def run(jobs: int, results: int, most: int) -> None:
+    """Work for the downloader until the jobs end, in up to `most` threads. Never returns."""
     lines = os.fdopen(jobs, "rb")
     first = lines.readline()
     if first:
         root, key = json.loads(first.decode())
         folder = dataset_folder.Folder(client.plain(root), client.plain(key))
-        fetcher = Fetcher(lines, results, folder)
         threading.stack_size(1 << 19)
-        for _ in range(AT_ONCE - 1):
-            threading.Thread(target=fetcher.work, daemon=True).start()
-        fetcher.work()
+        fetcher = Fetcher(lines, results, folder, most)
+        for _ in range(AT_ONCE):
+            fetcher.begin()
+        threading.Event().wait()
     os._exit(0)
 
 
 class Fetcher:
     def __init__(
-        self, jobs: "typing.BinaryIO", results: int, folder: "dataset_folder.Folder"
+        self,
+        jobs: "typing.BinaryIO",
+        results: int,
+        folder: "dataset_folder.Folder",
+        most: int = AT_ONCE,
     ) -> None:
         self.jobs, self.results, self.folder = jobs, results, folder
         self.reading, self.writing = threading.Lock(), threading.Lock()
@@ -80,6 +90,20 @@ class Fetcher:
         self.large = queue.Queue()  # type: queue.Queue[memoryview]
         for _ in range(PARTS):
             self.large.put(memoryview(bytearray(LARGE)))
+        self.most, self.threads, self.counting = most, 0, threading.Lock()
+        self.soonest = float(most)
+        """Seconds until an answer, at least: more threads do not hasten a server that is busy."""
+
+    def begin(self) -> None:
+        self.threads += 1
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def waited(self, seconds: float) -> None:
+        """An answer took so long: begin another thread if there are not enough."""
+        with self.counting:
+            self.soonest = min(self.soonest, seconds)
+            if self.threads < min(self.most, self.soonest / EACH):
+                self.begin()
 
     def work(self) -> None:
         buffer = memoryview(bytearray(SMALL))
@@ -180,6 +204,7 @@ class Fetcher:
         if offset or end < job.size:
             headers["Range"] = f"bytes={offset}-{end - 1}"
         for _ in range(REDIRECTS):
+            asked = time.monotonic()
             answer, server, connection = self.sent(url, headers)
             if answer.status not in (301, 302, 303, 307, 308):
                 break
@@ -193,6 +218,8 @@ class Fetcher:
             if not isinstance(answer, answers.SimpleAnswer) and answer.status not in (200, 206):
                 raise refusal(answer, answer.read(web.MOST_WORDS), request)
             check(answer, job.size, offset, end)
+            if end - offset <= SMALL:
+                self.waited(time.monotonic() - asked)
         except BaseException:
             self.web.forget(server, connection)
             raise

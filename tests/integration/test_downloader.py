@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.core import ship
+from cloudtrain.node import dataset_folder, fetcher
 from tests.support.data_server import DataServer, data_server, etag
 
 KEY = "d" * 64
@@ -542,3 +544,18 @@ def until(true: Callable[[], object], seconds: float = LIMIT) -> None:
     while not true():
         assert time.monotonic() < limit, "it did not come true"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("seconds", "threads"), [(0.001, 16), (0.009, 30), (0.2, 64)])
+def test_the_longer_an_answer_takes_the_more_are_waited_for(seconds: float, threads: int) -> None:
+    class Counted(fetcher.Fetcher):
+        def begin(self) -> None:
+            self.threads += 1
+
+    folder = dataset_folder.Folder(b"/nowhere", b"key")
+    counted = Counted(io.BytesIO(), 1, folder, most=64)
+    for _ in range(fetcher.AT_ONCE):
+        counted.begin()
+    for late in range(100):
+        counted.waited(seconds + late)
+    assert counted.threads == threads
