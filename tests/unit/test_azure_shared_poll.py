@@ -49,7 +49,7 @@ def test_a_list_that_was_asked_for_before_says_nothing_of_what_came_after() -> N
         rounds += 1
         if rounds == 1:
             begun.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return [{"id": "a", "done": True, "round": rounds}, {"id": "b", "done": rounds > 2}]
 
     watched = watch(ask)
@@ -60,7 +60,7 @@ def test_a_list_that_was_asked_for_before_says_nothing_of_what_came_after() -> N
 
     first = threading.Thread(target=wait, args=("b",))
     first.start()
-    begun.wait(10)
+    begun.wait(60)
     second = threading.Thread(target=wait, args=("a",))
     second.start()
     while len(watched._waiting) < 2:

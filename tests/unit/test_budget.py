@@ -550,7 +550,7 @@ def test_candidates_share_one_budget(world: World, monkeypatch: pytest.MonkeyPat
 
 def test_a_new_cluster_begins_a_new_budget(own_home: Path) -> None:
     records = Records("new")
-    assert budget_since(records) == pytest.approx(time.time(), abs=5)
+    assert budget_since(records) == pytest.approx(time.time(), abs=60)
     config = ClusterConfig(
         name="new", provider="aws", strategy="custom", nodes={}, limits=Limits(budget=1.0)
     )

@@ -528,7 +528,7 @@ def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(
     def slow(order):  # type: ignore[no-untyped-def]
         asked.append(order.node.name)
         if order.node.name == "mnist-worker0":
-            arrived.wait(10)
+            arrived.wait(60)
             if error is not None:
                 raise error
         return launch(order)
@@ -558,7 +558,7 @@ def interrupting(rig: Rig, arrived: threading.Event) -> None:
         while len(rig.account.orders) < 2:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
-        heard.wait(10)
+        heard.wait(60)
         time.sleep(0.05)
         arrived.set()
 

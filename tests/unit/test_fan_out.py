@@ -28,7 +28,7 @@ def test_one_item_is_worked_on_in_the_callers_thread() -> None:
 
 def test_items_are_worked_on_at_the_same_time() -> None:
     together = threading.Barrier(64)
-    fan_out(range(64), lambda _: together.wait(20), name=str)
+    fan_out(range(64), lambda _: together.wait(60), name=str)
 
 
 def test_there_are_at_most_as_many_at_once_as_workers() -> None:
@@ -40,7 +40,7 @@ def test_there_are_at_most_as_many_at_once_as_workers() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        together.wait(20)
+        together.wait(60)
         with lock:
             running -= 1
 
@@ -98,7 +98,7 @@ def test_an_interrupt_waits_for_work_in_flight_and_starts_nothing_more() -> None
     def work(number: int) -> None:
         if number == 3:
             interrupt_main()
-        assert ended.wait(20)
+        assert ended.wait(60)
         finished.append(number)
 
     impatient = iter([True, True])
@@ -119,7 +119,7 @@ def test_failures_before_an_interrupt_are_its_cause() -> None:
     def work(number: int) -> None:
         if number == 1:
             interrupt_main()
-        assert interrupted.wait(20)
+        assert interrupted.wait(60)
         raise ValueError(number)
 
     with pytest.raises(KeyboardInterrupt) as caught:

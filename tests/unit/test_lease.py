@@ -451,16 +451,14 @@ def test_a_store_that_does_not_answer_is_not_waited_for(
     silence = threading.Event()
 
     def silent(*_: object) -> object:
-        silence.wait(30.0)
+        silence.wait()  # a test that waited for it would not end
         raise StoreError("it never answered")
 
     monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", silent)
     monkeypatch.setattr(lease, "FIRST_ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(lease, "FAREWELL", 0.01)
-    begun = time.monotonic()
     with machines.holding():
         pass
-    assert time.monotonic() - begun < 5.0
     assert machines.told.lines == ["the store does not answer: no lease on mnist yet"]
     silence.set()
 

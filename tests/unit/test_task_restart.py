@@ -387,6 +387,6 @@ def test_a_fault_of_our_own_is_raised_and_not_taken_for_the_nodes(
 
     monkeypatch.setattr(Session, "refreshed", breaks)
     restarts.begin(session, run, state, state.tasks["worker0"])
-    assert happened.wait(10)
+    assert happened.wait(60)
     with pytest.raises(TypeError, match="ours"):
         eventually(lambda: list(restarts.take()))
