@@ -160,8 +160,9 @@ there=$(on_bus 03)
 [ "$there" = "$count" ] || fail "the machine has $there NVIDIA GPUs on its PCI bus, not $wanted" \
     "use a machine type that has $wanted, or check what the cloud created"
 
-# Google's deep learning images install the driver at their first boot, or on request.
-own=$root/opt/deeplearning/install-driver.sh
+# Google's deep learning images install the driver at their first boot, or on request. The path is
+# in two pieces: pgrep would find this text, too.
+own=$root/opt/deeplearning/install"-driver.sh"
 if [ -x "$own" ] && ! answers; then
     echo "waiting for the image's own installation of the driver"
     left=900

@@ -40,6 +40,13 @@ def test_gpus_get_their_driver_whoever_brings_what_uses_them(machine: FakeMachin
     assert applied(machine, without) == ["nothing to do"]
 
 
+def test_the_look_for_googles_own_installer_does_not_find_itself(machine: FakeMachine) -> None:
+    """pgrep(1) with -f reads whole command lines: that of this script has its text."""
+    driver, *_ = nvidia.steps(config(), node())
+    assert "deeplearning" in driver.run.shell()
+    assert "/opt/deeplearning/install-driver.sh" not in driver.run.shell()
+
+
 # ── on a machine ─────────────────────────────────────────────────────────────
 
 
