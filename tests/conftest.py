@@ -60,7 +60,7 @@ retry.OUTAGE = 0.0  # no test waits half an hour, unless it says so (tests/suppo
 # No test is judged by its time: a busy machine is slow to draw and to run an example.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("whole", _UNTIMED)
-settings.register_profile("dev", _UNTIMED, max_examples=6)  # of `make quick`
+settings.register_profile("dev", _UNTIMED, max_examples=4)  # of `make quick`
 settings.register_profile("test", _UNTIMED, max_examples=30)  # of `make test`
 settings.load_profile("whole")
 

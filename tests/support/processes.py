@@ -24,7 +24,8 @@ def here(inside: int, node: str) -> int:
     Raises ProcessLookupError.
     """
     tag = re.compile(rb"CLOUDTRAIN_NODE=(?:.*/)?%b" % re.escape(node.encode()))
-    namespaces = {_namespace(pid) for pid in pids() if any(map(tag.fullmatch, environment(pid)))}
+    tagged = [pid for pid in pids() if any(map(tag.fullmatch, environment(pid)))]
+    namespaces = {_namespace(pid) for pid in tagged} - {""}  # of one that has just ended
     for pid in pids():
         numbers = re.findall(rb"(?m)^NSpid:(.*)$", _read(pid, "status"))
         if numbers and int(numbers[0].split()[-1]) == inside and _namespace(pid) in namespaces:
