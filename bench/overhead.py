@@ -61,12 +61,12 @@ and 1.84 s):
 
 All nodes are on these cores: 32 × 0.050 s and the client's 0.634 s fill 2 of them for 1.12 s, so
 that a second is out of reach here without a third less of both. With a machine each, nodes take
-their 0.05 s side by side. A node's 50 ms are, about: its server 9; the start of the Python that stays 10;
-the check of the steps by a shell 4; seven forks of that Python 8, and what runs in them: the work
-folder with `cp` 4, the preflight 2 and 62 connections, the start, the watcher and the task 7, the
-follower 2, the listing 4. The client's 0.65 s are: 0.30 in the main thread, of which half are
-imports; 0.12 in paramiko's reading threads, 0.14 in what is done for each node (a key exchange
-among it), 0.02 for the followers, 0.02 for the report.
+their 0.05 s side by side. A node's 50 ms are, about: its server 9; the start of the Python that
+stays 10; the check of the steps by a shell 4; seven forks of that Python 8, and what runs in them:
+the work folder with `cp` 4, the preflight 2 and 62 connections, the start, the watcher and the
+task 7, the follower 2, the listing 4. The client's 0.65 s are: 0.30 in the main thread, of which
+half are imports; 0.12 in paramiko's reading threads, 0.14 in what is done for each node (a key
+exchange among it), 0.02 for the followers, 0.02 for the report.
 """
 
 # Each phase ends with the first event that starts so; the last one with the process.
