@@ -102,12 +102,23 @@ def ministack() -> Path:
     return folder
 
 
+EMULATOR = """
+from http import server
+server.HTTPServer = server.ThreadingHTTPServer
+server.HTTPServer.request_queue_size = 256
+from gcp_storage_emulator.__main__ import main
+main()
+"""
+"""It serves one connection after the other by itself: a node that is cut off in a request would
+keep all others waiting."""
+
+
 @contextmanager
 def gs() -> Iterator[Store]:
-    command = ["gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", "PORT"]
+    command = ["-c", EMULATOR, "start", "--host", "127.0.0.1", "--port", "PORT"]
     options = ["--in-memory", "--default-bucket", "bucket"]
     empty = partial(_post, path="wipe?keep-buckets=true")
-    with kept_server([sys.executable, "-m", *command, *options], empty) as port:
+    with kept_server([sys.executable, *command, *options], empty) as port:
         environment = {
             "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
             "GOOGLE_CLOUD_PROJECT": "test-project",
