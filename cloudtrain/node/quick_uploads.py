@@ -30,12 +30,10 @@ IN_FLIGHT = 16 << 20
 """Bytes of files in memory."""
 FEWEST, MOST = 16, 256
 """Connections at once."""
-EACH = 0.0002
-"""A connection for each of so many seconds that answers take of late: what this thread takes for a
-file. With those it is always busy, also where it or the store has to wait for a processor. S3
-answers within 100 to 200 ms: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html"""
-LATE = 16
-"""Answers of late."""
+EACH, RATE = 0.0002, 200e6
+"""What this thread takes for a file: seconds, and for its bytes one for so many. For each of those
+that an answer takes it has a connection, and waits for none. S3 answers within 100 to 200 ms:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html"""
 CONNECTING = 16
 """Connections that are opened at once."""
 DOUBT = 8
@@ -50,9 +48,9 @@ def is_small(file: "dict[str, Any]") -> bool:
         return False
 
 
-def most(seconds: float) -> int:
-    """Connections at once, by the seconds until an answer."""
-    return max(FEWEST, min(MOST, round(seconds / EACH)))
+def most(seconds: float, size: float = 0.0) -> int:
+    """Connections at once, by the seconds until an answer and the files' size in bytes."""
+    return max(FEWEST, min(MOST, round(seconds / (EACH + size / RATE))))
 
 
 class Channel:
@@ -89,8 +87,8 @@ class QuickUploads:
         self.free = []  # type: list[Channel]
         self.open = {}  # type: dict[int, Channel]
         self.connecting = self.busy = self.bytes = self.well = self.wrong = 0
-        self.waits = 0.0
-        """Seconds until an answer, of late."""
+        self.soonest = 0.0
+        """Seconds until an answer, at least: more connections do not hasten a busy server."""
         self.answers = []  # type: list[dict[str, Any]]
         self.is_over = self.sleeps = False
         self.poll = select.epoll()
@@ -192,7 +190,8 @@ class QuickUploads:
                 self.carefully(self.due.popleft())
                 continue
             if not self.free:
-                wanted = min(most(self.waits) - len(self.open), len(self.due), CONNECTING)
+                enough = most(self.soonest, self.bytes / max(1, self.busy))
+                wanted = min(enough - len(self.open), len(self.due), CONNECTING)
                 for _ in range(wanted - self.connecting):
                     self.connecting += 1
                     self.connectors.submit(self.connect, file)
@@ -270,7 +269,7 @@ class QuickUploads:
             self.went_wrong(connection)
             return
         waited = time.monotonic() - connection.begun
-        self.waits += (waited - self.waits) / LATE if self.well else waited
+        self.soonest = min(self.soonest, waited) if self.well else waited
         size, md5 = part.length, part.md5.hex()
         etag = answer.getheader("ETag") or ""
         receipt = {"etag": etag, "block": part.block, "size": size, "md5": md5}

@@ -390,10 +390,9 @@ def test_a_certificate_that_is_not_trusted_ends_it_at_once(
 
 
 def test_there_are_more_connections_the_later_a_store_answers() -> None:
-    def most(seconds: float) -> int:
-        return quick_uploads.most(seconds)
-
+    most = quick_uploads.most
     assert [most(0.0), most(0.001), most(0.02), most(0.03), most(1.0)] == [16, 16, 100, 150, 256]
+    assert [most(0.03, 1e5), most(0.2, 1e5), most(1.0, 1e5)] == [43, 256, 256], "larger: fewer"
 
 
 def test_small_files_go_over_tls_side_by_side(
