@@ -104,7 +104,7 @@ class SameHomes(FolderTransport):
 _PYTHON = """\
 #!/bin/sh
 if [ -n "$CLOUDTRAIN_KILL" ] && [ "$1 $2 $3" = "-I -S -c" ]; then
-    case "$5 $7" in "${{CLOUDTRAIN_KILL%:*}}"*)
+    case "$5 $8" in "${{CLOUDTRAIN_KILL%:*}}"*)
         shift 3
         exec {python} -I -S {hook} "${{CLOUDTRAIN_KILL##*:}}" "$@";;
     esac
