@@ -190,10 +190,9 @@ def _seconds(events: Sequence[Mapping[str, str | float]], stage: str) -> float:
 
 
 WHY = (
-    "A landing waits for no more than `cp` does, but takes five times its CPU: 3.8 s for 20,000 "
-    "files (1.9 in Python, for the stream, SHA-256 and names; 1.1 in its system calls; 0.8 on the "
-    "node, which lists twice and computes SHA-256 as well) against 0.8 (2026-11-27). `sync` took "
-    "0.3 to 1.0 s of both, at load 30, so that a landing took 28 s and `cp -a` 11.\n\n"
+    "A landing takes longer than `cp -a` and `sync` because of its CPU, five times theirs: 3.8 s "
+    "for 20,000 files (1.9 in Python, for the stream, SHA-256 and names; 1.1 in its system calls; "
+    "0.8 on the node, which lists twice and computes SHA-256 as well) against 0.8 (2026-11-27).\n\n"
 )
 
 
