@@ -95,15 +95,18 @@ class Fetcher:
         """Seconds until an answer, at least: more threads do not hasten a server that is busy."""
 
     def begin(self) -> None:
-        self.threads += 1
         threading.Thread(target=self.work, daemon=True).start()
+        self.threads += 1
 
     def waited(self, seconds: float) -> None:
         """An answer took so long: begin another thread if there are not enough."""
         with self.counting:
             self.soonest = min(self.soonest, seconds)
             if self.threads < min(self.most, self.soonest / EACH):
-                self.begin()
+                try:
+                    self.begin()
+                except RuntimeError:  # this user may not have more: those that are there do
+                    self.most = self.threads
 
     def work(self) -> None:
         buffer = memoryview(bytearray(SMALL))

@@ -559,3 +559,16 @@ def test_the_longer_an_answer_takes_the_more_are_waited_for(seconds: float, thre
     for late in range(100):
         counted.waited(seconds + late)
     assert counted.threads == threads
+
+
+def test_those_that_are_there_go_on_where_no_more_threads_may_be_started() -> None:
+    class Full(fetcher.Fetcher):
+        def begin(self) -> None:
+            if self.threads == 20:
+                raise RuntimeError("can't start new thread")
+            self.threads += 1
+
+    full = Full(io.BytesIO(), 1, dataset_folder.Folder(b"/nowhere", b"key"), most=64)
+    for _ in range(100):
+        full.waited(1.0)
+    assert (full.threads, full.most) == (20, 20)
