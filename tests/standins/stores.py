@@ -103,14 +103,40 @@ def ministack() -> Path:
 
 
 EMULATOR = """
+import io, threading
 from http import server
+from gcp_storage_emulator import server as emulator
+from gcp_storage_emulator.__main__ import main
+
+class Handler(emulator.RequestHandler):
+    at_work = threading.Lock()
+    heard = None
+
+    def parse_request(self):
+        if not super().parse_request():
+            return False
+        if self.headers["Content-Length"]:
+            self.rfile = io.BytesIO(self.rfile.read(int(self.headers["Content-Length"])))
+        self.at_work.acquire()
+        self.heard, self.wfile = self.wfile, io.BytesIO()
+        return True
+
+    def handle_one_request(self):
+        try:
+            super().handle_one_request()
+        finally:
+            if self.heard is not None:
+                self.at_work.release()
+                answer, self.wfile = self.wfile.getvalue(), self.heard
+                self.wfile.write(answer)
+
+emulator.RequestHandler = Handler
 server.HTTPServer = server.ThreadingHTTPServer
 server.HTTPServer.request_queue_size = 256
-from gcp_storage_emulator.__main__ import main
 main()
 """
 """It serves one connection after the other by itself: a node that is cut off in a request would
-keep all others waiting."""
+keep all others waiting. It is not made for threads, so that each works alone on a whole request."""
 
 
 @contextmanager
