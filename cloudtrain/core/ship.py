@@ -98,7 +98,10 @@ if not is_kept:
                 marshal.dump(dict(texts, **of), file)
             os.replace(new, kept)
     except OSError:
-        pass
+        try:
+            os.unlink(new)
+        except OSError:
+            pass
 getattr(gc, "freeze", gc.collect)()
 gc.enable()
 sys.modules[main].main()

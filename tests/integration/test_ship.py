@@ -161,6 +161,19 @@ def test_a_program_runs_where_its_code_cannot_be_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".cache"]
 
 
+def test_a_full_disk_keeps_no_half_of_a_programs_code(tmp_path: Path) -> None:
+    words = [sys.executable, "-I", "-S", "-c", *ship.text_of(LISTING)]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *words],
+        input=json.dumps(ORDERS["listing"][0]).encode() + b"\n",
+        env={"HOME": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    assert (json.loads(done.stdout)["unread"], done.stderr) == ([], b"")
+    assert kept(tmp_path) == []
+
+
 def test_code_that_another_user_keeps_is_not_used(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
